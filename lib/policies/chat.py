@@ -1,0 +1,68 @@
+"""From chat messages to tokens, once: the template for the first prompt, fixed separators after it.
+
+Chat templates are not prefix-preserving (Qwen3's strips the thinking of past turns), so a conversation that is
+templated anew each turn is not the conversation that was sampled. Here the token sequence only ever grows: template of
+the first messages, sampled action, separator + observation + generation prompt, sampled action, …
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+_ACTION, _OBSERVATION = "ACTION-0f3a", "OBSERVATION-9c1d"
+
+
+class ChatFormat:
+    """The token-level chat format of a tokenizer.
+
+    stop_ids: sampling one of these ends an action. Raises ValueError for a tokenizer without a chat template, without
+    an end-of-sequence token, or whose template does not put messages into text as they are.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        if tokenizer.chat_template is None:
+            raise ValueError(f"the tokenizer of {tokenizer.name_or_path!r} has no chat template; use an instruct model")
+        if tokenizer.eos_token_id is None:
+            raise ValueError(f"the tokenizer of {tokenizer.name_or_path!r} has no end-of-sequence token")
+        self.tokenizer = tokenizer
+        self.stop_ids = (tokenizer.eos_token_id,)
+        probe = [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": _ACTION},
+            {"role": "user", "content": _OBSERVATION},
+        ]
+        text = tokenizer.apply_chat_template(probe, tokenize=False, add_generation_prompt=True)
+        stop = tokenizer.eos_token
+        _, found_action, rest = text.partition(_ACTION)
+        separator, found_observation, self._tail = rest.partition(_OBSERVATION)
+        if not (found_action and found_observation and separator.startswith(stop)):
+            raise ValueError(
+                f"the chat template of {tokenizer.name_or_path!r} does not close an assistant turn with {stop!r}"
+            )
+        self._separator = separator[len(stop) :]
+        self._ids = lru_cache(maxsize=65536)(self._encode)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def prompt(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of the first messages and the generation prompt."""
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(self._ids(text))
+
+    def between(self, action: list[int], observation: str) -> list[int]:
+        """Token ids that follow a sampled action: (its missing end,) the observation as a user message, and the
+        generation prompt. `action` is not touched: an action cut by the length limit gets its end of turn here."""
+        missing = [] if action and action[-1] in self.stop_ids else [self.stop_ids[0]]
+        return missing + list(self._ids(self._separator + observation + self._tail))
+
+    def text(self, action: list[int]) -> str:
+        """What the environment gets to read of an action."""
+        ids = action[:-1] if action and action[-1] in self.stop_ids else action
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def assistant(self, text: str) -> list[int]:
+        """Token ids of a demonstrated action, its end of turn included (supervised training only)."""
+        return [*self._ids(text), self.stop_ids[0]]

@@ -1,0 +1,229 @@
+"""A Hugging Face causal language model as a policy: sampling with one KV cache across turns, and scoring.
+
+Deviations from `model.generate` per turn: the cache of an episode is kept from turn to turn, so no token is computed
+twice; rows whose episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the
+attention mask hides; the head is applied to one position a row; every random number comes from the episode's own
+generator, so an episode does not depend on its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from lib.policies.chat import ChatFormat
+
+
+@dataclass
+class HFPolicy:
+    """A model, its tokenizer and how it is sampled.
+
+    temperature: divides the logits, in sampling and in scoring alike. max_action_tokens: an action is cut there.
+    max_context: tokens an episode may have, actions included; beyond it an episode ends as out of budget.
+    """
+
+    model: torch.nn.Module
+    tokenizer: object
+    temperature: float = 1.0
+    max_action_tokens: int = 8
+    max_context: int = 4096
+    chat: ChatFormat = field(init=False)
+
+    def __post_init__(self):
+        if self.temperature <= 0:
+            raise ValueError(f"temperature {self.temperature}: it must be > 0")
+        if self.max_action_tokens < 1:
+            raise ValueError(f"max_action_tokens {self.max_action_tokens}: it must be at least 1")
+        self.chat = ChatFormat(self.tokenizer)
+
+    @classmethod
+    def load(cls, path: str | Path, dtype: str = "float32", device: str = "cpu", **kwargs) -> HFPolicy:
+        """From a hub id or a local folder, ready for sampling. Raises FileNotFoundError for a missing local folder."""
+        if str(path).startswith(("/", ".")) and not Path(path).is_dir():
+            raise FileNotFoundError(f"no model folder {path}")
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).to(device).eval()
+        return cls(model, AutoTokenizer.from_pretrained(path), **kwargs)
+
+    def session(self) -> Session:
+        """A fresh set of episodes to be played side by side."""
+        return Session(self)
+
+
+class _Layer(DynamicLayer):
+    """A cache layer that grows into spare room, so that a turn does not copy the whole past."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.room = None
+        start = self.keys.shape[-2] if self.keys.numel() else 0
+        end = start + key_states.shape[-2]
+        if self.room is None or self.room[0].shape[-2] < end:
+            b, h, _, d = key_states.shape
+            room = tuple(key_states.new_empty(b, h, end + max(128, end // 2), d) for _ in range(2))
+            if start:
+                room[0][:, :, :start], room[1][:, :, :start] = self.keys, self.values
+            self.room = room
+        self.room[0][:, :, start:end], self.room[1][:, :, start:end] = key_states, value_states
+        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices):
+        end = self.keys.shape[-2]
+        self.room = tuple(r[indices] for r in self.room)
+        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
+
+
+class Session:
+    """Episodes played side by side on one KV cache. `act` is called once a turn with the episodes still alive."""
+
+    def __init__(self, policy: HFPolicy):
+        self.policy = policy
+        self.model = policy.model
+        self.base = getattr(policy.model, "get_base_model", lambda: policy.model)()
+        self.device = self.base.get_input_embeddings().weight.device
+        self.rows: list[int] = []  # the episode of each cache row
+        self.cache = None
+        self.mask = torch.zeros(0, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
+        self.length = torch.zeros(0, dtype=torch.long)  # real tokens of each row
+        self.pending: dict[int, list[int]] = {}  # the last sampled token of an episode, not yet in the cache
+        self.tokens = 0  # tokens computed so far, padding not counted
+
+    def act(
+        self, episodes: Sequence[int], appended: Sequence[list[int]], rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[list[int], list[float]]]:
+        """Sample one action for each episode: its token ids and their log-probabilities (nats).
+
+        episodes: numbers of the episodes alive, a subset of those of the call before (the others are dropped; the
+        first call sets them). appended: the tokens that the environment put after the last action.
+        """
+        self._keep(episodes)
+        new = [self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)]
+        width = max(map(len, new))
+        pad = self.policy.chat.stop_ids[0]
+        ids = torch.tensor([[pad] * (width - len(a)) + a for a in new])
+        real = torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in new])
+        actions: list[list[int]] = [[] for _ in episodes]
+        logps: list[list[float]] = [[] for _ in episodes]
+        alive = list(range(len(episodes)))
+        for k in range(self.policy.max_action_tokens):
+            logits = self._forward(ids, real)
+            uniforms = [0.0] * len(episodes)
+            for i in alive:
+                uniforms[i] = rngs[i].random()
+            tokens, logp = sample(logits, uniforms)
+            still = []
+            for i in alive:
+                actions[i].append(tokens[i])
+                logps[i].append(logp[i])
+                if tokens[i] not in self.policy.chat.stop_ids:
+                    still.append(i)
+            alive = still
+            if not alive or k + 1 == self.policy.max_action_tokens:
+                break
+            real = torch.zeros(len(episodes), 1, dtype=torch.bool)
+            real[alive] = True
+            ids = torch.tensor(tokens)[:, None]
+        self.pending = {e: a[-1:] for e, a in zip(episodes, actions, strict=True)}
+        return list(zip(actions, logps, strict=True))
+
+    def _keep(self, episodes: Sequence[int]) -> None:
+        if self.cache is None:
+            self.rows = list(episodes)
+            self.cache = DynamicCache()
+            self.cache.layers = [_Layer() for _ in range(self.base.config.num_hidden_layers)]
+            self.mask = torch.zeros(len(episodes), 0, dtype=torch.bool)
+            self.length = torch.zeros(len(episodes), dtype=torch.long)
+        elif list(episodes) != self.rows:
+            where = {e: i for i, e in enumerate(self.rows)}
+            index = torch.tensor([where[e] for e in episodes])
+            self.cache.batch_select_indices(index.to(self.device))
+            self.mask, self.length, self.rows = self.mask[index], self.length[index], list(episodes)
+
+    @torch.no_grad()
+    def _forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Append `ids` (rows, n) to the cache and return the last position's logits (rows, vocabulary), float32."""
+        n = ids.shape[1]
+        position = (self.length[:, None] + real.cumsum(1) - 1).clamp(min=0)
+        self.mask = torch.cat([self.mask, real], 1)
+        self.length = self.length + real.sum(1)
+        self.tokens += int(real.sum())
+        total = self.mask.shape[1]
+        causal = torch.ones(n, total, dtype=torch.bool).tril(total - n)
+        # a row of a hole attends to something harmless: a softmax over nothing would be NaN
+        visible = (self.mask[:, None, :] & causal[None]) | ~real[:, :, None]
+        out = self.base.model(
+            input_ids=ids.to(self.device),
+            attention_mask=visible[:, None].to(self.device),
+            position_ids=position.to(self.device),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        last = out.last_hidden_state[:, -1].contiguous()  # 2-D and contiguous: a strided head is 15 times slower
+        return self.base.lm_head(last).float().cpu() / self.policy.temperature
+
+
+def sample(logits: torch.Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+    """One token a row by inverting the distribution function at the given uniform number in [0, 1).
+
+    logits: (rows, vocabulary). Returns token ids and their log-probabilities.
+    """
+    logp = torch.log_softmax(logits, -1)
+    cdf = logp.double().exp().cumsum(-1)
+    u = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cdf[:, -1:]
+    tokens = torch.searchsorted(cdf, u, right=True).clamp(max=logits.shape[1] - 1)
+    return tokens[:, 0].tolist(), logp.gather(1, tokens)[:, 0].tolist()
+
+
+def score(
+    model: torch.nn.Module, rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], temperature: float = 1.0
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Log-probability and entropy (nats) of chosen tokens by teacher forcing, without work on padding.
+
+    rows: token ids of each sequence, 1-D, of any length. masks: True at the tokens to score (never the first). Rows are
+    sorted by length into chunks with little padding, padded on the right (causal attention never looks there), and the
+    head is applied to the scored positions only. Returns two lists in the order of `rows`; gradients flow.
+    """
+    base = getattr(model, "get_base_model", lambda: model)()
+    logps: list = [None] * len(rows)
+    entropies: list = [None] * len(rows)
+    for chunk in length_chunks([len(r) for r in rows]):
+        ids = torch.nn.utils.rnn.pad_sequence([rows[i] for i in chunk], batch_first=True)
+        wanted = torch.nn.utils.rnn.pad_sequence([masks[i].bool() for i in chunk], batch_first=True)
+        if wanted[:, 0].any():
+            raise ValueError("the first token of a sequence has no log-probability")
+        hidden = base.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][wanted[:, 1:]]
+        logits = base.lm_head(hidden).float() / temperature
+        logp = -F.cross_entropy(logits, ids[wanted], reduction="none")
+        with torch.no_grad():
+            full = torch.log_softmax(logits, -1)
+            entropy = -(full.exp() * full).sum(-1)
+        counts = [int(masks[i].sum()) for i in chunk]
+        for i, a, b in zip(chunk, logp.split(counts), entropy.split(counts), strict=True):
+            logps[i], entropies[i] = a, b
+    return logps, entropies
+
+
+def length_chunks(lengths: Sequence[int], max_tokens: int = 16384, slack: float = 1.15) -> list[list[int]]:
+    """Indices sorted by length and cut into chunks in which padding adds at most `slack` - 1 and which hold at most
+    `max_tokens` tokens, padding included (a longer single row is a chunk of its own)."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    chunks: list[list[int]] = []
+    real = 0
+    for i in order:
+        longest = lengths[chunks[-1][0]] if chunks else 0
+        padded = longest * (len(chunks[-1]) + 1) if chunks else 0
+        if not chunks or padded > max_tokens or padded > slack * (real + lengths[i]):
+            chunks.append([i])
+            real = lengths[i]
+        else:
+            chunks[-1].append(i)
+            real += lengths[i]
+    return chunks
