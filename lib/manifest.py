@@ -49,10 +49,8 @@ def source_hash(*modules: str) -> str:
 
 def _module_file(name: str) -> Path | None:
     top, *rest = name.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except ValueError:  # __main__ of a script or a notebook
-        spec = None
+    # __main__ is another module in each script and notebook.
+    spec = importlib.util.find_spec(top) if top != "__main__" else None
     if spec is not None and spec.submodule_search_locations is None:
         return Path(spec.origin) if not rest and str(spec.origin).endswith(".py") else None
     for base in spec.submodule_search_locations if spec else ():

@@ -67,7 +67,7 @@ def run_notebook(
             warnings.filterwarnings("ignore", message=".*does not end in one of")  # .part
             papermill.execute_notebook(
                 path, part, values, kernel_name=KERNEL["name"], language=KERNEL["language"],
-                progress_bar=sys.stderr.isatty(), kernel_manager_class=_Kernel,
+                progress_bar=sys.stderr.isatty(), kernel_manager_class=_Kernel, extra_arguments=["--log-level=50"],
                 timeout_func=lambda cell: max(0.1, deadline - time.monotonic()),  # seconds left for this cell
             )  # fmt: skip
     except papermill.PapermillExecutionError as e:
@@ -114,7 +114,9 @@ def strip_outputs(path: str | Path) -> bool:
             cell.outputs, cell.execution_count = [], None
     after = nbformat.writes(nb) + "\n"
     if after != before:
-        Path(path).write_text(after, "utf-8")
+        part = Path(f"{path}.part")
+        part.write_text(after, "utf-8")
+        os.replace(part, path)
     return after != before
 
 

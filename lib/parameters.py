@@ -28,8 +28,12 @@ def read_parameters(nb: nbformat.NotebookNode) -> dict[str, Parameter]:
     cells = [c for c in nb.cells if c.cell_type == "code" and "parameters" in c.metadata.get("tags", [])]
     if len(cells) > 1:
         raise ValueError(f"{len(cells)} cells are tagged 'parameters', expected one")
+    try:
+        nodes = ast.parse(cells[0].source).body if cells else []
+    except SyntaxError as error:
+        raise ValueError(f"parameters cell: {error}") from error
     found: dict[str, Parameter] = {}
-    for node in ast.parse(cells[0].source).body if cells else ():
+    for node in nodes:
         try:
             (target,) = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
             default = ast.literal_eval(node.value)

@@ -50,7 +50,8 @@ def run_step(
         raise ValueError(f"step name {name!r}: use a-z, 0-9, '.', '_' and '-'")
     if isinstance(inputs, str):
         raise TypeError(f"inputs must be a sequence of keys, got the string {inputs!r}")
-    modules = (source,) if isinstance(source, str) else tuple(source or (fn.__module__,))
+    default = getattr(fn, "func", fn).__module__  # of a functools.partial: the module of what it calls
+    modules = (source,) if isinstance(source, str) else tuple(source or (default,))
     inputs = [load_manifest(i)["key"] if isinstance(i, Path) else i for i in inputs]
     about = {"name": name, "config": canonical(config), "inputs": inputs, "source": source_hash(*modules)}
     about = {"key": step_key(name, config, about["source"], inputs)} | about
@@ -76,8 +77,7 @@ def run_step(
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error)
         if full or free < 65536:  # some libraries report a full disk without its errno
             raise RuntimeError(
-                f"the disk is full in step {step} ({free / 1e6:.1f} MB free): free space and run again; it resumes "
-                f"from {step.name}.work"
+                f"the disk is full in step {step} ({free / 1e6:.1f} MB free): free space and run again, it will resume"
             ) from error
         raise
     return step
@@ -108,6 +108,7 @@ def _build(step: Path, fn: Callable[[Path], dict[str, Any] | None], about: dict[
         step.rename(work)
     manifest = about | {"git": git_state(), "versions": versions(), "platform": machine(), "resumed": work.exists()}
     work.mkdir(exist_ok=True)
+    (work / "DONE.part").unlink(missing_ok=True)  # torn by a crash; it is no output
     started, clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
     result = fn(work)
     if result is not None and not isinstance(result, dict):

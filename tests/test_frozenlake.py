@@ -120,8 +120,8 @@ def test_parse(text, action):
 
 
 def test_invalid_answers_in_a_row_end_the_episode():
-    env = lake(["SF", "FG"], max_invalid=2)
-    assert env.step_quality("?") == pytest.approx(v_star(gym_p(["SF", "FG"], 0.8), 20)[19, 0])
+    env = lake(["SF", "FG"], max_invalid=2, max_turns=4)
+    assert env.step_quality("?") == pytest.approx(v_star(gym_p(["SF", "FG"], 0.8), 4)[3, 0], rel=1e-12)
     assert [env.step(a).done for a in ("?", "Left", "?")] == [False, False, False]
     assert env.step_quality("?") == 0  # it would end the episode
     assert env.step("!") == ("Invalid. Answer with one word: Left, Down, Right or Up.\n", 0.0, True, {
@@ -146,7 +146,9 @@ def test_splits_share_no_map():
     few = FrozenLake.tasks(config, "test", 20)
     assert few == FrozenLake.tasks(config, "test", 50)[:20] and few != FrozenLake.tasks(config, "valid", 20)
     for m in every[::20]:
-        assert v_star(gym_p([m[:3], m[3:6], m[6:]], 0.8), 20)[20, m.index("S")].max() > 0
+        assert v_star(gym_p([m[:3], m[3:6], m[6:]], 0.8), 20)[20, m.index("S")] > 0
+    for task in FrozenLake.tasks(FrozenLakeConfig(max_turns=2), "train", 50):  # within reach in two moves
+        assert v_star(gym_p(task.data["desc"], 0.8), 2)[2, "".join(task.data["desc"]).index("S")] > 0
 
 
 def test_fixed_start_and_goal_and_exhausted_splits():

@@ -41,6 +41,8 @@ def test_values_by_hand():
     np.testing.assert_allclose(q[2, 0, 2], 0.8 + 0.1 * 0.8)
     np.testing.assert_allclose(q[2, 0, 3], 0.8 * 0.8 + 0.1 * 0.8 + 0.1)
     assert v_star(gym_p(["SG", "FF"], 0.8), 2)[2, 1] == 0  # at the goal nothing more is to be won
+    ends = {0: {0: [(1.0, 1, 1.0, True)]}, 1: {0: [(1.0, 1, 1.0, False)]}}
+    np.testing.assert_array_equal(v_star(ends, 3)[3], [1, 3])  # no value flows back through the end of an episode
 
 
 def test_not_slippery_values_are_those_of_the_best_action_sequence():

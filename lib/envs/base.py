@@ -115,6 +115,8 @@ class Env(ABC):
 
 _REGISTRY: dict[str, str] = {
     "frozenlake": "lib.envs.frozenlake:FrozenLake",
+    "bfcl": "lib.envs.bfcl:BFCL",
+    "sql": "lib.envs.sql:Sql",
 }
 
 

@@ -1,0 +1,251 @@
+"""Procedural BFCL tasks: short requests over the benchmark's simulators, with a computed ground truth, and their demos.
+
+A task lives in one domain and has one to a few user turns. Facts that a request leaves out (the folder of a file, the
+price of a stock, the id of a user, the number of an order, the fuel left) have to be looked up first, so observations
+matter. The ground truth holds only calls that every solution has to make, so the official response check is fair: the
+one convention is that a folder is left by cd('..'). Everything is checked by the benchmark's own checkers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lib.envs.base import SPLITS, Env, Task
+from lib.envs.bfcl_calls import Call, parse
+
+BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a task's SHA-256 modulo 10
+PATIENCE = 5000  # candidates in a row without a new task after which a split counts as exhausted
+NOISE = (0.0, 0.4)  # a demonstrator's share of mistakes is drawn from this range
+BATCH = (0.0, 0.8)  # and the probability of sending a further call in the same step from this one
+MISTAKES = ("call", "call", "call", "end", "format")
+LOOKUPS = ("find", "get_stock_info", "get_user_id", "displayCarStatus", "add_contact", "place_order")
+
+_DIRS = ("bin", "doc", "img", "lib", "log", "tmp")
+_FILES = ("box", "cup", "fig", "hat", "ink", "jam", "key", "map", "oak", "pen")
+_WORDS = ("hi", "ok", "yes", "no", "bye", "wow", "hey", "yay")
+_PEOPLE = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jon")
+_SYMBOLS = ("AMD", "F", "GE", "GM", "IBM", "KO", "T", "UPS")
+_DOORS = ("driver", "passenger", "rear_left", "rear_right")
+
+# A domain draws the task: initial config of its simulator, and (request, ground-truth calls) for each user turn.
+Drawn = tuple[dict[str, Any], list[tuple[str, list[str]]]]
+
+
+def _files(rng: random.Random, turns: int) -> Drawn:
+    dirs, names = rng.sample(_DIRS, 3), rng.sample(_FILES, 9)
+    place = {name: rng.choice(dirs) for name in names[:5]}
+    word = {name: rng.choice(_WORDS) for name in place}
+    tree = {d: {n: {"type": "file", "content": word[n]} for n in place if place[n] == d} for d in dirs}
+    inside = {d: {"type": "directory", "contents": files} for d, files in tree.items()}
+    out, here = [], ""
+    for new in names[5 : 5 + turns]:
+        kind, name = rng.choice(("delete", "rename", "write", "show", "folder")), rng.choice(sorted(place))
+        folder, text = place[name], rng.choice(_WORDS)
+        calls = [f"find('/','{name}')"]
+        if kind == "folder":
+            folder, calls = rng.choice(dirs), []
+        if folder != here:
+            calls += ["cd('..')"] * bool(here) + [f"cd('{folder}')"]
+            here = folder
+        if kind in ("delete", "rename"):
+            del place[name]
+        if kind == "rename":
+            place[new] = folder
+        request, call = {
+            "delete": (f"delete '{name}'", f"rm('{name}')"),
+            "rename": (f"rename '{name}' to '{new}'", f"mv('{name}','{new}')"),
+            "write": (f"write '{text}' to '{name}'", f"echo('{text}','{name}')"),
+            "show": (f"show '{name}'", f"cat('{name}')"),
+            "folder": (f"make '{new}' in '{folder}'", f"mkdir('{new}')"),
+        }[kind]
+        out.append((request, [*calls, call]))
+    return {"root": {"home": {"type": "directory", "contents": inside}}}, out
+
+
+def _car(rng: random.Random, turns: int) -> Drawn:
+    doors = {d: rng.choice(("locked", "unlocked")) for d in _DOORS}
+    config = {"fuelLevel": (fuel := rng.randint(3, 12)), "doorStatus": dict(doors)}
+    out = []
+    for kind in rng.sample(("start", "add", "double", "heat", "lights", "door", "brake"), turns):
+        n, door = rng.randint(2, 9), rng.choice(_DOORS)
+        word = rng.choice(("on", "off"))
+        if kind == "start":
+            lock = (
+                ["lockDoors(False,['driver','passenger','rear_left','rear_right'])"]
+                if "unlocked" in doors.values()
+                else []
+            )
+            doors = dict.fromkeys(doors, "locked")
+            out.append(("start the engine", [*lock, "pressBrakePedal(1)", "startEngine('START')"]))
+        elif kind == "add":
+            fuel += n
+            out.append((f"fuel +{n}", [f"fillFuelTank({n})"]))
+        elif kind == "double":
+            out.append(("double the fuel", ["displayCarStatus('fuel')", f"fillFuelTank({fuel})"]))
+            fuel *= 2
+        elif kind == "heat":
+            out.append((f"heat={n + 15}", [f"adjustClimateControl({n + 15})"]))
+        elif kind == "lights":
+            out.append((f"lights '{word}'", [f"setHeadlights('{word}')"]))
+        elif kind == "door":
+            doors[door] = "unlocked" if word == "on" else "locked"
+            verb = "unlock" if word == "on" else "lock"
+            out.append((f"{verb} '{door}'", [f"lockDoors({word == 'on'},['{door}'])"]))
+        else:
+            mode = "engage" if word == "on" else "release"
+            out.append((f"'{mode}' parking brake", [f"activateParkingBrake('{mode}')"]))
+    return config, out
+
+
+def _stocks(rng: random.Random, turns: int) -> Drawn:
+    symbols = rng.sample(_SYMBOLS, 4)
+    price, watched, order = {s: rng.randint(2, 40) for s in symbols}, [symbols[0]], rng.randint(100, 900)
+    config = {"stocks": {s: {"price": p} for s, p in price.items()}, "watch_list": list(watched), "orders": {}}
+    config |= {"order_counter": order, "authenticated": True, "market_status": "Open"}
+    config["account_info"] = {"account_id": 1, "balance": 9000, "binding_card": 1}
+    out, placed = [], []
+    for _ in range(turns):
+        kinds = ["buy", "buy", "watch", "fund"] + ["drop"] * bool(watched) + ["cancel"] * 3 * bool(placed)
+        kind, n = rng.choice(kinds), rng.randint(2, 9)
+        if kind == "buy":
+            s = rng.choice(symbols)
+            out.append((f"buy '{s}' x{n}", [f"get_stock_info('{s}')", f"place_order('Buy','{s}',{price[s]},{n})"]))
+            placed.append(order)
+            order += 1
+        elif kind == "cancel":
+            out.append(("cancel my last order", [f"cancel_order({placed.pop()})"]))
+        elif kind == "fund":
+            out.append((f"deposit ${n}00", [f"fund_account({n}00)"]))
+        elif kind == "watch":
+            s = rng.choice([s for s in symbols if s not in watched] or symbols)
+            watched += [s] * (s not in watched)
+            out.append((f"watch '{s}'", [f"add_to_watchlist('{s}')"]))
+        else:
+            s = watched.pop(rng.randrange(len(watched)))
+            out.append((f"unwatch '{s}'", [f"remove_stock_from_watchlist('{s}')"]))
+    return config, out
+
+
+def _messages(rng: random.Random, turns: int) -> Drawn:
+    people = rng.sample(_PEOPLE, 4 + turns)
+    known, strangers = people[:4], people[4:]
+    ids = dict(zip(known, (f"USR{i}" for i in rng.sample(range(100, 500), 4)), strict=True))
+    count = rng.randint(500, 900)
+    config = {"user_map": dict(ids), "user_count": count, "current_user": ids[known[0]], "inbox": []}
+    out, sent = [], []
+    for new in strangers:
+        kind = rng.choice(["tell", "tell", "add"] + ["unsend"] * 2 * bool(sent))
+        word, who = rng.choice(_WORDS), rng.choice(known[1:])
+        if kind == "unsend":
+            who = sent.pop()
+            request, call = f"unsend to '{who}'", f"delete_message('{ids[who]}')"
+        elif kind == "add":
+            count += 1
+            request, call = f"add '{new}', tell '{word}'", f"send_message('USR{count}','{word}')"
+        else:
+            request, call = f"tell '{who}' '{word}'", f"send_message('{ids[who]}','{word}')"
+            sent = [s for s in sent if s != who] + [who]
+        out.append((request, [f"add_contact('{new}')" if kind == "add" else f"get_user_id('{who}')", call]))
+    return config | {"message_count": 0}, out
+
+
+# Domain: simulator, how a task is drawn, and the functions that the prompt lists (arguments by position).
+DOMAINS: dict[str, tuple[str, Callable[[random.Random, int], Drawn], str]] = {
+    "files": ("GorillaFileSystem", _files, "find(path,name) cd(dir) rm(file) mv(file,new) mkdir(dir) cat(file) "
+              "echo(text,file)"),
+    "car": ("VehicleControlAPI", _car, "startEngine(mode) pressBrakePedal(n) lockDoors(unlock,doors) fillFuelTank(n) "
+            "displayCarStatus(what) adjustClimateControl(n) setHeadlights(mode) activateParkingBrake(mode)"),
+    "stocks": ("TradingBot", _stocks, "get_stock_info(stock) place_order(type,stock,price,n) cancel_order(id) "
+               "add_to_watchlist(stock) remove_stock_from_watchlist(stock) fund_account(n)"),
+    "messages": ("MessageAPI", _messages, "get_user_id(name) add_contact(name) send_message(id,text) "
+                 "delete_message(id)"),
+}  # fmt: skip
+
+
+def generate(domains: Sequence[str], max_user_turns: int, split: str, n: int) -> tuple[Task, ...]:
+    """The first n tasks of a split: domain and number of user turns (1 to max_user_turns) are drawn uniformly.
+
+    A task belongs to the one split that the SHA-256 of its data names. Raises ValueError where fewer than n exist.
+    """
+    found: dict[str, dict] = {}
+    i = last = SPLITS.index(split) * 10**9
+    while len(found) < n:
+        if i - last > PATIENCE:
+            raise ValueError(f"{n} {split} tasks asked for, only {len(found)} found: use more domains or user turns")
+        rng = random.Random(f"bfcl/{i}")
+        i += 1
+        name, draw, functions = DOMAINS[rng.choice(sorted(domains))][0:3]
+        config, turns = draw(rng, rng.randint(1, max_user_turns))
+        data = {"category": "procedural", "classes": [name], "initial_config": {name: config}, "missed": {}}
+        data["question"] = [[{"role": "user", "content": request}] for request, _ in turns]
+        data |= {"ground_truth": [calls for _, calls in turns], "signatures": functions.replace(") ", ")\n").split()}
+        sha = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        if int(sha, 16) % 10 in BUCKETS[split] and sha not in found:
+            found[sha], last = data, i
+    return tuple(Task(f"bfcl-{split}-{k:05d}-{sha[:8]}", data) for k, (sha, data) in enumerate(found.items()))
+
+
+class Demonstrator:
+    """Plays the ground truth, in steps of one or more calls, with a share of mistakes drawn once an episode.
+
+    It looks things up where the ground truth does, and never sends calls that need the answer in the same step. After
+    a mistake it takes the shortest part of the ground truth, if need be after a cd('..'), that still passes the user
+    turn's checks; where there is none it ends the user turn. Mistakes: a call of the task at the wrong time or with a
+    wrong value, ending the user turn too early, or text that cannot be parsed.
+    """
+
+    def __init__(self, data: dict[str, Any], rng: random.Random):
+        self.data, self.rng = data, rng
+        self.noise, self.batch = rng.uniform(*NOISE), rng.uniform(*BATCH) if "signatures" in data else 0.0
+        self.calls = [call for calls in data["ground_truth"] for call in calls]
+        self.values = list(_values(data["initial_config"]))
+        self.turn, self.plan = -1, None
+
+    def __call__(self, env: Env) -> str:
+        if env.user_turn != self.turn:
+            self.turn, self.plan = env.user_turn, None
+        if self.rng.random() < self.noise:
+            self.plan = None
+            return self._mistake()
+        if self.plan is None:
+            self.plan = self._repair(env, self.data["ground_truth"][self.turn])
+        k = min(1, len(self.plan))
+        while 0 < k < len(self.plan) and not self.plan[k - 1].startswith(LOOKUPS) and self.rng.random() < self.batch:
+            k += 1
+        now, self.plan = self.plan[:k], self.plan[k:]
+        return f"[{','.join(now)}]"
+
+    def _repair(self, env: Env, gold: list[str]) -> list[str]:
+        back = [[], ["cd('..')"]] if "GorillaFileSystem" in self.data["classes"] else [[]]
+        plans = [b + gold[start:] for b in back for start in range(len(gold), -1, -1)]
+        return next((plan for plan in plans if env.would_pass(plan)), [])
+
+    def _mistake(self) -> str:
+        kind, call = self.rng.choice(MISTAKES), self.rng.choice(self.calls)
+        if kind == "end":
+            return "[]"
+        if kind == "format":
+            return f"[{call}"
+        name, args, kwargs = parse(call)[0]
+        if args and self.rng.random() < 0.5:
+            at = self.rng.randrange(len(args))
+            others = [v for v in self.values if type(v) is type(args[at])]
+            args = (*args[:at], self.rng.choice(others), *args[at + 1 :]) if others else args
+        return f"[{Call(name, args, kwargs)}]"
+
+
+def _values(config: Any):
+    """The short words and numbers of an initial config: what a mistaken call is made with."""
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from (_values(key) if key not in ("type", "contents", "content", "root", "home") else ())
+            yield from _values(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _values(value)
+    elif isinstance(config, int) or (isinstance(config, str) and len(config) <= 12):
+        yield config
