@@ -114,6 +114,7 @@ class Env(ABC):
 
 
 _REGISTRY: dict[str, str] = {
+    "deepcoder": "lib.envs.deepcoder:DeepCoder",
     "frozenlake": "lib.envs.frozenlake:FrozenLake",
     "bfcl": "lib.envs.bfcl:BFCL",
     "sql": "lib.envs.sql:Sql",

@@ -44,9 +44,10 @@ class BFCLConfig:
     """"procedural": short generated requests (lib/envs/bfcl_tasks.py). "bfcl": the benchmark's multi-turn tasks."""
     category: str = "base"
     """The benchmark's category: base, miss_func, miss_param or long_context ("bfcl" only)."""
-    docs: str = "official"
-    """Function docs in the prompt ("bfcl" only). "official": JSON docs of the task's classes, indented, 35 k characters
-    on average. "all": those of all eight classes. "signatures": one line a function of the task's classes."""
+    docs: str = "auto"
+    """What the prompt says of the functions. "names": their names, and no word on the format (procedural only). "signatures": one line each.
+    "official": the benchmark's JSON docs of the task's classes, indented, 35 k characters on average. "all": those of
+    all eight classes ("bfcl" only). "auto": "names" for procedural tasks, "official" for the benchmark's."""
     domains: tuple[str, ...] = tuple(bfcl_tasks.DOMAINS)
     """Simulators that procedural tasks are drawn from."""
     max_user_turns: int = 3
@@ -65,12 +66,15 @@ class BFCLConfig:
             value = getattr(self, field)
             if type(value) is not int or not 1 <= value <= high:
                 raise ValueError(f"{field}={value!r}: must be an integer in 1..{high}")
-        choices = {"task_set": ("procedural", "bfcl"), "category": CATEGORIES, "show_budget": (False, True),
-                   "docs": ("official", "all", "signatures"), "stop_at_failed_turn": (False, True)}  # fmt: skip
+        docs, flags = ("auto", "names", "signatures", "official", "all"), (False, True)
+        choices = {"task_set": ("procedural", "bfcl"), "category": CATEGORIES, "docs": docs,
+                   "show_budget": flags, "stop_at_failed_turn": flags}  # fmt: skip
         for field, allowed in choices.items():
             value = getattr(self, field)
             if type(value) is not type(allowed[0]) or value not in allowed:
                 raise ValueError(f"{field}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+        if (self.docs, self.task_set) in (("names", "bfcl"), ("all", "procedural")):
+            raise ValueError(f"docs={self.docs!r} is not for task_set={self.task_set!r}")
         if not self.domains or not set(self.domains) <= set(bfcl_tasks.DOMAINS):
             raise ValueError(f"domains={self.domains!r}: must be some of {', '.join(bfcl_tasks.DOMAINS)}")
 
@@ -217,7 +221,7 @@ class BFCL(Env):
         s["called"] = True
         responses = bfcl_calls.execute(s["instances"], calls, self._allowed)
         s["responses"] += responses
-        if "signatures" in self._data:
+        if "functions" in self._data:
             return "\n".join(bfcl_calls.compact(r) for r in responses)
         return repr([{"role": "tool", "name": str(c), "content": r} for c, r in zip(calls, responses, strict=True)])
 

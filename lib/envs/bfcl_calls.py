@@ -114,8 +114,8 @@ def new_instances(data: dict[str, Any]) -> dict[str, Any]:
 
 def functions(data: dict[str, Any]) -> set[str]:
     """Names of the functions a task may call: those listed in it, else all documented ones of its classes."""
-    if "signatures" in data:
-        return {s.partition("(")[0] for s in data["signatures"]}
+    if "functions" in data:
+        return set(data["functions"])
     return {doc["name"] for name in data["classes"] for doc in function_docs(name)}
 
 

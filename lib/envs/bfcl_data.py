@@ -20,7 +20,6 @@ import sys
 import tempfile
 import types
 import zipfile
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -188,37 +187,41 @@ def signature(doc: dict[str, Any]) -> str:
     return f"{doc['name']}({', '.join(shown)})"
 
 
-def _docs(classes: list[str], shown: Callable[[str], bool], style: str) -> str:
-    docs = [doc for name in classes for doc in function_docs(name) if shown(doc["name"])]
-    return "\n".join(map(signature, docs)) if style == "signatures" else json.dumps(docs, indent=4)
-
-
 def system_prompt(data: dict[str, Any], style: str) -> str:
-    """The first message of a task. style: see BFCLConfig.docs. A task that lists its functions gets a short one."""
-    if "signatures" in data:
-        return "Call [f(1),g('x')], arguments by position. [] ends the turn.\n" + " ".join(data["signatures"])
+    """The first message of a task. style: see BFCLConfig.docs. The benchmark's text, or a short one for own tasks."""
+    if style in ("auto", "names") and "functions" in data:
+        return ",".join(data["functions"])
     later = {name for names in data["missed"].values() for name in names}
-    classes = list(CLASSES) if style == "all" else data["classes"]
+    docs = _docs(list(CLASSES) if style == "all" else data["classes"])
+    docs = [doc for doc in docs if doc["name"] not in later and doc["name"] in data.get("functions", [doc["name"]])]
+    if "functions" in data:
+        return f"Answer with calls: [f(1), g(x='a')]. [] ends the turn.\n{_shown(docs, style)}"
     texts = prompts()
     parts = texts.PROMPT_STYLE_TEMPLATES["classic"]
     form = parts["tool_call_no_tag"].format(output_format=texts.OUTPUT_FORMAT_MAPPING["python"], param_types="")
-    docs = _docs(classes, lambda name: name not in later, style)
     return texts.PROMPT_TEMPLATE_MAPPING["plaintext"].format(
         persona=parts["persona"],
         task=parts["task"],
         tool_call_format=form,
         multiturn_behavior=parts["multiturn_behavior"],
-        available_tools=parts["available_tools"].format(format="json", functions=docs),
+        available_tools=parts["available_tools"].format(format="json", functions=_shown(docs, style)),
     )
 
 
 def request(data: dict[str, Any], turn: int, style: str) -> str:
     """The user's message of a user turn; where functions become known, the benchmark's announcement of them."""
     if str(turn) in data["missed"]:  # such a turn has no message of its own
-        names = data["missed"][str(turn)]
-        docs = _docs(data["classes"], lambda name: name in names, style)
-        return prompts().DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING.format(functions=docs)
+        docs = [doc for doc in _docs(data["classes"]) if doc["name"] in data["missed"][str(turn)]]
+        return prompts().DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING.format(functions=_shown(docs, style))
     return "\n".join(message["content"] for message in data["question"][turn])
+
+
+def _docs(classes: list[str]) -> list[dict[str, Any]]:
+    return [doc for name in classes for doc in function_docs(name)]
+
+
+def _shown(docs: list[dict[str, Any]], style: str) -> str:
+    return "\n".join(map(signature, docs)) if style == "signatures" else json.dumps(docs, indent=4)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from lib.envs.bfcl_calls import Call, parse
 
 BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a task's SHA-256 modulo 10
 PATIENCE = 5000  # candidates in a row without a new task after which a split counts as exhausted
-NOISE = (0.0, 0.4)  # a demonstrator's share of mistakes is drawn from this range
+NOISE = (0.0, 0.3)  # a demonstrator's share of mistakes is drawn from this range
 BATCH = (0.0, 0.8)  # and the probability of sending a further call in the same step from this one
 MISTAKES = ("call", "call", "call", "end", "format")
-LOOKUPS = ("find", "get_stock_info", "get_user_id", "displayCarStatus", "add_contact", "place_order")
+LOOKUPS = ("find", "get_stock_info", "get_user_id", "displayCarStatus", "place_order")
 
 _DIRS = ("bin", "doc", "img", "lib", "log", "tmp")
 _FILES = ("box", "cup", "fig", "hat", "ink", "jam", "key", "map", "oak", "pen")
@@ -68,7 +68,7 @@ def _files(rng: random.Random, turns: int) -> Drawn:
 
 def _car(rng: random.Random, turns: int) -> Drawn:
     doors = {d: rng.choice(("locked", "unlocked")) for d in _DOORS}
-    config = {"fuelLevel": (fuel := rng.randint(3, 12)), "doorStatus": dict(doors)}
+    config = {"fuelLevel": (fuel := rng.randint(3, 9)), "doorStatus": dict(doors)}
     out = []
     for kind in rng.sample(("start", "add", "double", "heat", "lights", "door", "brake"), turns):
         n, door = rng.randint(2, 9), rng.choice(_DOORS)
@@ -88,7 +88,7 @@ def _car(rng: random.Random, turns: int) -> Drawn:
             out.append(("double the fuel", ["displayCarStatus('fuel')", f"fillFuelTank({fuel})"]))
             fuel *= 2
         elif kind == "heat":
-            out.append((f"heat={n + 15}", [f"adjustClimateControl({n + 15})"]))
+            out.append((f"heat={n}", [f"adjustClimateControl({n})"]))
         elif kind == "lights":
             out.append((f"lights '{word}'", [f"setHeadlights('{word}')"]))
         elif kind == "door":
@@ -103,10 +103,10 @@ def _car(rng: random.Random, turns: int) -> Drawn:
 
 def _stocks(rng: random.Random, turns: int) -> Drawn:
     symbols = rng.sample(_SYMBOLS, 4)
-    price, watched, order = {s: rng.randint(2, 40) for s in symbols}, [symbols[0]], rng.randint(100, 900)
+    price, watched, order = {s: rng.randint(2, 9) for s in symbols}, [symbols[0]], rng.randint(1, 7)
     config = {"stocks": {s: {"price": p} for s, p in price.items()}, "watch_list": list(watched), "orders": {}}
     config |= {"order_counter": order, "authenticated": True, "market_status": "Open"}
-    config["account_info"] = {"account_id": 1, "balance": 9000, "binding_card": 1}
+    config["account_info"] = {"account_id": 1, "balance": 900, "binding_card": 1}
     out, placed = [], []
     for _ in range(turns):
         kinds = ["buy", "buy", "watch", "fund"] + ["drop"] * bool(watched) + ["cancel"] * 3 * bool(placed)
@@ -119,7 +119,7 @@ def _stocks(rng: random.Random, turns: int) -> Drawn:
         elif kind == "cancel":
             out.append(("cancel my last order", [f"cancel_order({placed.pop()})"]))
         elif kind == "fund":
-            out.append((f"deposit ${n}00", [f"fund_account({n}00)"]))
+            out.append((f"deposit ${n}", [f"fund_account({n})"]))
         elif kind == "watch":
             s = rng.choice([s for s in symbols if s not in watched] or symbols)
             watched += [s] * (s not in watched)
@@ -132,37 +132,31 @@ def _stocks(rng: random.Random, turns: int) -> Drawn:
 
 def _messages(rng: random.Random, turns: int) -> Drawn:
     people = rng.sample(_PEOPLE, 4 + turns)
-    known, strangers = people[:4], people[4:]
-    ids = dict(zip(known, (f"USR{i}" for i in rng.sample(range(100, 500), 4)), strict=True))
-    count = rng.randint(500, 900)
-    config = {"user_map": dict(ids), "user_count": count, "current_user": ids[known[0]], "inbox": []}
+    ids = dict(zip(people, (f"USR{i}" for i in rng.sample(range(1, 10), 4)), strict=False))
+    config = {"user_map": dict(ids), "user_count": 9, "current_user": ids[people[0]], "inbox": [], "message_count": 0}
     out, sent = [], []
-    for new in strangers:
-        kind = rng.choice(["tell", "tell", "add"] + ["unsend"] * 2 * bool(sent))
-        word, who = rng.choice(_WORDS), rng.choice(known[1:])
-        if kind == "unsend":
+    for new in people[4:]:
+        kind = rng.choice(["tell", "tell", "tell", "add"] + ["unsend"] * 3 * bool(sent))
+        word, who = rng.choice(_WORDS), rng.choice(people[1:4])
+        if kind == "add":
+            out.append((f"add '{new}'", [f"add_contact('{new}')"]))
+        elif kind == "unsend":
             who = sent.pop()
-            request, call = f"unsend to '{who}'", f"delete_message('{ids[who]}')"
-        elif kind == "add":
-            count += 1
-            request, call = f"add '{new}', tell '{word}'", f"send_message('USR{count}','{word}')"
+            out.append((f"unsend '{who}'", [f"get_user_id('{who}')", f"delete_message('{ids[who]}')"]))
         else:
-            request, call = f"tell '{who}' '{word}'", f"send_message('{ids[who]}','{word}')"
+            out.append((f"tell '{who}' '{word}'", [f"get_user_id('{who}')", f"send_message('{ids[who]}','{word}')"]))
             sent = [s for s in sent if s != who] + [who]
-        out.append((request, [f"add_contact('{new}')" if kind == "add" else f"get_user_id('{who}')", call]))
-    return config | {"message_count": 0}, out
+    return config, out
 
 
-# Domain: simulator, how a task is drawn, and the functions that the prompt lists (arguments by position).
+# Domain: simulator, how a task is drawn, and the functions that the task offers.
 DOMAINS: dict[str, tuple[str, Callable[[random.Random, int], Drawn], str]] = {
-    "files": ("GorillaFileSystem", _files, "find(path,name) cd(dir) rm(file) mv(file,new) mkdir(dir) cat(file) "
-              "echo(text,file)"),
-    "car": ("VehicleControlAPI", _car, "startEngine(mode) pressBrakePedal(n) lockDoors(unlock,doors) fillFuelTank(n) "
-            "displayCarStatus(what) adjustClimateControl(n) setHeadlights(mode) activateParkingBrake(mode)"),
-    "stocks": ("TradingBot", _stocks, "get_stock_info(stock) place_order(type,stock,price,n) cancel_order(id) "
-               "add_to_watchlist(stock) remove_stock_from_watchlist(stock) fund_account(n)"),
-    "messages": ("MessageAPI", _messages, "get_user_id(name) add_contact(name) send_message(id,text) "
-                 "delete_message(id)"),
+    "files": ("GorillaFileSystem", _files, "find cd rm mv mkdir cat echo"),
+    "car": ("VehicleControlAPI", _car, "startEngine pressBrakePedal lockDoors fillFuelTank displayCarStatus "
+            "adjustClimateControl setHeadlights activateParkingBrake"),
+    "stocks": ("TradingBot", _stocks, "get_stock_info place_order cancel_order add_to_watchlist "
+               "remove_stock_from_watchlist fund_account"),
+    "messages": ("MessageAPI", _messages, "get_user_id add_contact send_message delete_message"),
 }  # fmt: skip
 
 
@@ -178,11 +172,11 @@ def generate(domains: Sequence[str], max_user_turns: int, split: str, n: int) ->
             raise ValueError(f"{n} {split} tasks asked for, only {len(found)} found: use more domains or user turns")
         rng = random.Random(f"bfcl/{i}")
         i += 1
-        name, draw, functions = DOMAINS[rng.choice(sorted(domains))][0:3]
+        name, draw, functions = DOMAINS[rng.choice(sorted(domains))]
         config, turns = draw(rng, rng.randint(1, max_user_turns))
         data = {"category": "procedural", "classes": [name], "initial_config": {name: config}, "missed": {}}
         data["question"] = [[{"role": "user", "content": request}] for request, _ in turns]
-        data |= {"ground_truth": [calls for _, calls in turns], "signatures": functions.replace(") ", ")\n").split()}
+        data |= {"ground_truth": [calls for _, calls in turns], "functions": functions.split()}
         sha = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
         if int(sha, 16) % 10 in BUCKETS[split] and sha not in found:
             found[sha], last = data, i
@@ -200,7 +194,7 @@ class Demonstrator:
 
     def __init__(self, data: dict[str, Any], rng: random.Random):
         self.data, self.rng = data, rng
-        self.noise, self.batch = rng.uniform(*NOISE), rng.uniform(*BATCH) if "signatures" in data else 0.0
+        self.noise, self.batch = rng.uniform(*NOISE), rng.uniform(*BATCH) if "functions" in data else 0.0
         self.calls = [call for calls in data["ground_truth"] for call in calls]
         self.values = list(_values(data["initial_config"]))
         self.turn, self.plan = -1, None

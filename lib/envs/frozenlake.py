@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,22 +20,15 @@ import numpy as np
 from lib.envs import frozenlake_mdp as mdp
 from lib.envs.base import SPLITS, Env, Step, Task
 from lib.envs.frozenlake_mdp import ACTIONS, dynamics, q_pi, q_star, q_table, v_star
+from lib.envs.frozenlake_text import HELP, OBSERVATIONS, board, parse, rules, turns_left_line
 
 __all__ = ["ACTIONS", "FrozenLake", "FrozenLakeConfig", "dynamics", "q_pi", "q_star", "q_table", "v_star"]
 
 BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a map's SHA-256 modulo 10
 SPLIT_SEEDS = 10**9  # seeds of split number i start at i * SPLIT_SEEDS
 PATIENCE = 20_000  # candidates in a row without a new map after which a split counts as exhausted
-NOISE = (0.2, 1.0)  # a demonstrator's share of uniformly random actions is drawn from this range
+NOISE = (0.0, 1.0)  # a demonstrator's share of uniformly random actions is drawn from this range
 STREAM_SLIP, STREAM_DEMO = 1, 2  # keep the environment's and the demonstrators' randomness apart
-
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_WORD = re.compile(r"\b(left|down|right|up)\b", re.IGNORECASE | re.ASCII)
-_RULES = "You walk on a frozen lake. P is you, _ is ice, O is a hole, G is the goal. Reach G without falling into O. "
-_SLIP = "The ice may slip you sideways. "
-_ROWS = "Row 1, column 1 is top left. "
-_HELP = "Answer with one word: Left, Down, Right or Up."
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,8 @@ class FrozenLakeConfig:
     max_turns: int = 20
     """Tmax: turns of a full-budget episode. Maps on which the goal is further away than that are left out."""
     observation: str = "grid"
-    """"grid": the map with the player each turn. "coordinates": the map once, then row and column. "both"."""
+    """"grid": the map with the player each turn. "coordinates": the map once, then row and column. "both". "local": row
+    and column of player and goal and the four neighbouring cells, no map: the shortest one, and a tiny model can read it."""
     show_budget: bool = False
     """Tell the policy how many turns are left. Hidden by default: then one rollout at Tmax serves every T."""
     max_invalid: int = 3
@@ -76,7 +69,7 @@ class FrozenLakeConfig:
         if self.task_set == "official":
             raise ValueError("task_set='official': FrozenLake has no official task set, its maps are always generated")
         choices = {"start": ("random", "fixed"), "goal": ("random", "fixed"), "task_set": ("procedural",),
-                   "observation": ("grid", "coordinates", "both"), "show_budget": (False, True)}  # fmt: skip
+                   "observation": OBSERVATIONS, "show_budget": (False, True)}  # fmt: skip
         for field, allowed in choices.items():
             value = getattr(self, field)
             if type(value) is not type(allowed[0]) or value not in allowed:
@@ -143,7 +136,7 @@ class FrozenLake(Env):
         self._set_map(tuple(task.data.get("desc", ())))
         self.position = "".join(self.desc).index("S")
         self.budget, self.seed, self.turns, self.streak, self.over = int(budget), int(seed), 0, 0, False
-        text = _RULES + _SLIP * (self.config.success_rate < 1) + _ROWS * (self.config.observation != "grid") + _HELP
+        text = rules(self.config.observation, slippery=self.config.success_rate < 1)
         return [{"role": "system", "content": text}, {"role": "user", "content": self._observe(with_map=True)}]
 
     def step(self, action: str) -> Step:
@@ -167,19 +160,14 @@ class FrozenLake(Env):
         self.turns += 1
         solved = reward > 0
         info = {"solved": solved, "invalid": a is None, "position": self.position}
-        text = "" if a is not None else f"Invalid. {_HELP}\n"
+        text = "" if a is not None else f"Invalid. {HELP}\n"
         if not self.over:
             text += self._observe()
         elif a is not None:
             text = "You reached the goal." if solved else "You fell into a hole."
         return Step(text, float(reward), self.over, info)
 
-    @staticmethod
-    def parse(text: str) -> int | None:
-        """The last action word outside `<think>`, and inside the last `<answer>` if there is one; None if none."""
-        text = _THINK.sub(" ", text)
-        words = _WORD.findall((_ANSWER.findall(text) or [text])[-1])
-        return ACTIONS.index(words[-1].capitalize()) if words else None
+    parse = staticmethod(parse)
 
     def snapshot(self) -> bytes:
         """See Env. JSON: map, position, turns used, budget, invalid answers in a row, seed, whether it is over."""
@@ -238,13 +226,5 @@ class FrozenLake(Env):
             raise RuntimeError("no episode: call reset or restore first")
 
     def _observe(self, with_map: bool = False) -> str:
-        size, mode, lines = self.config.size, self.config.observation, []
-        if with_map or mode != "coordinates":
-            cells = [{"F": "_", "S": "_", "H": "O", "G": "G"}[c] for c in "".join(self.desc)]
-            cells[self.position] = "P"
-            lines += [" ".join(cells[i : i + size]) for i in range(0, size * size, size)]
-        if mode != "grid":
-            lines.append(f"row {self.position // size + 1}, column {self.position % size + 1}")
-        if self.config.show_budget:
-            lines.append(f"You have {self.turns_left} turn{'s' * (self.turns_left != 1)} left.")
-        return "\n".join(lines)
+        text = board(self.config.observation, self.desc, self.position, with_map)
+        return text + turns_left_line(self.turns_left) * self.config.show_budget

@@ -22,7 +22,7 @@ from lib.envs.sql_tasks import SqlConfig
 
 __all__ = ["Sql", "SqlConfig", "official_score", "setup", "strict_score"]
 
-SHOWN_ROWS, SHOWN_CHARACTERS = 50, 1000  # of a result in an observation
+SHOWN_ROWS, SHOWN_CHARACTERS, SHOWN_ERROR = 50, 1000, 300  # of a result and of an error in an observation
 _RULES = (
     "Answer the question with SQL. Reply with one statement: SHOW TABLES, DESC table or SELECT. You see its result. "
     "When the last result is the answer, reply submit."
@@ -127,7 +127,7 @@ class Sql(Env):
                 self._last = None if self._rows is None else statement
                 self._seen = "ok" if self._rows is None else self._show(statement, self._rows)
             except SqlError as e:
-                self._rows, self._last, self._seen, info["error"] = None, None, f"error: {e}", True
+                self._rows, self._last, self._seen, info["error"] = None, None, f"error: {str(e)[:SHOWN_ERROR]}", True
         return Step(self._seen if self.over else self._with_budget(self._seen), 0.0, self.over, info)
 
     def snapshot(self) -> bytes:
@@ -136,35 +136,21 @@ class Sql(Env):
         The database cannot change, so it is not in it; restore runs that statement again.
         """
         self._check_started()
-        state = [
-            self._task.id,
-            self._task.data,
-            self.turns,
-            self.budget,
-            self.streak,
-            self.over,
-            self._last,
-            self._seen,
-        ]
+        counters = [self.turns, self.budget, self.streak, self.over]
+        state = [self._task.id, self._task.data, counters, self._last, self._seen]
         return json.dumps(state, separators=(",", ":")).encode()
 
     def restore(self, blob: bytes) -> None:
         """See Env. Raises ValueError for bytes that are not a snapshot of this environment."""
         try:
-            name, data, turns, budget, streak, over, last, seen = json.loads(blob)
+            name, data, (turns, budget, streak, over), last, seen = json.loads(blob)
         except (TypeError, ValueError) as error:
             raise ValueError(f"not an InterCode-SQL snapshot: {blob[:80]!r}") from error
         if budget > self.config.max_turns:
             raise ValueError(f"snapshot with a budget of {budget} turns, max_turns is {self.config.max_turns}")
         self._open(Task(name, data))
-        self.turns, self.budget, self.streak, self.over, self._last, self._seen = (
-            turns,
-            budget,
-            streak,
-            over,
-            last,
-            seen,
-        )
+        self.turns, self.budget, self.streak, self.over = turns, budget, streak, over
+        self._last, self._seen = last, seen
         self._rows = None if last is None else run(self._setup.database, last)
 
     def state_key(self) -> tuple[str, str, int]:

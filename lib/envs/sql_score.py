@@ -18,13 +18,16 @@ import numpy as np
 
 
 def _tau_b(a: list[str], b: list[str]) -> float:
-    """Kendall's tau-b of two orders of the same multiset of strings; NaN where all are equal."""
+    """Kendall's tau-b of two orders of the same multiset of strings; NaN where all are equal.
+
+    In SciPy's arithmetic, as InterCode uses it: its last bit decides which way -0.375 is rounded.
+    """
     rank = {s: i for i, s in enumerate(sorted(set(a)))}
     x, y = np.array([rank[s] for s in a]), np.array([rank[s] for s in b])
     n = len(x)
     concordance = sum(int((np.sign(x[i + 1 :] - x[i]) * np.sign(y[i + 1 :] - y[i])).sum()) for i in range(n - 1))
     pairs = math.comb(n, 2) - sum(math.comb(c, 2) for c in Counter(a).values())  # the same number for a and b
-    return concordance / pairs if pairs else math.nan
+    return max(-1.0, min(1.0, concordance / math.sqrt(pairs) / math.sqrt(pairs))) if pairs else math.nan
 
 
 def _overlap(rows: list[tuple], gold: list[tuple]) -> tuple[float, float]:
@@ -51,7 +54,7 @@ def official_score(rows: list[tuple] | None, gold: list[tuple]) -> float:
     if rows is None:
         return 0.0
     r, tau = _overlap(rows, gold)
-    return r if math.isnan(tau) else round(tau * r, 2)
+    return r if math.isnan(tau) else float(np.round(tau * r, 2))  # as round() does on SciPy's number, not on a float
 
 
 def strict_score(rows: list[tuple] | None, gold: list[tuple], ordered: bool) -> float:
@@ -59,4 +62,4 @@ def strict_score(rows: list[tuple] | None, gold: list[tuple], ordered: bool) -> 
     if rows is None:
         return 0.0
     r, tau = _overlap(rows, gold)
-    return r * max(0.0, tau) if ordered and not math.isnan(tau) else r
+    return r * max(0.0, round(tau, 12)) if ordered and not math.isnan(tau) else r

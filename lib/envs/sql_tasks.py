@@ -48,9 +48,9 @@ class SqlConfig:
     """That many answers in a row that are neither SQL nor submit end the episode."""
     score: str = "official"
     """"official" or "strict", see lib/envs/sql_score.py."""
-    tables: int = 3
+    tables: int = 2
     """Procedural: tables of a database, 1 to 6; joins need 2."""
-    rows: int = 5
+    rows: int = 4
     """Procedural: rows of a table, 2 to 12."""
     kinds: tuple[str, ...] = KINDS
     """Procedural: kinds of questions, of "filter", "aggregate", "order", "join"."""

@@ -90,8 +90,8 @@ def train_tokenizer(conversations: Sequence[list[dict]], vocabulary: int, max_co
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = {m["content"] for c in conversations for m in c} | {"system\n", "user\n", "assistant\n"}
-    tok.train_from_iterator(sorted(texts), trainer)
+    texts = [m["content"] for c in conversations for m in c] + ["system\n", "user\n", "assistant\n"] * 100
+    tok.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tok,
         eos_token="<|im_end|>",
@@ -140,6 +140,7 @@ def train_base(env_class: type[Env], config: Any, tiny: TinyConfig, tasks: Seque
             head_dim=tiny.hidden // tiny.heads,
             max_position_embeddings=tiny.max_context,
             tie_word_embeddings=True,
+            initializer_range=0.5 * tiny.hidden**-0.5,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
@@ -162,6 +163,7 @@ def train_base(env_class: type[Env], config: Any, tiny: TinyConfig, tasks: Seque
         schedule.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+        if step % 40 == 0: print(step, round(float(np.mean(losses[-40:])),4), flush=True)
         tokens += sum(len(ids) for ids, _ in batch)
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)

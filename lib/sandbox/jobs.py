@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,6 +86,14 @@ class Result:
     value: Any = None
     wall_s: float = 0.0
     cpu_s: float = 0.0
+
+    def said(self, show: Callable[[Any], str] = repr) -> str:
+        """What came of a call, in short: the value as `show` writes it, or the last line of the error."""
+        if self.status == "ok":
+            return show(self.value)
+        if self.status in ("timeout", "memory", "output"):
+            return f"{self.status.replace('timeout', 'time')} limit exceeded"
+        return (self.stderr.strip().splitlines() or [self.status])[-1]
 
 
 GIVEN_UP = Result("timeout", stderr="not run: earlier tests of this program timed out")

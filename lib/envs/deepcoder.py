@@ -1,0 +1,289 @@
+"""DeepCoder-MT: a program, the results of the shown tests, a revision, and so on (paper §3.3, §4.2).
+
+Each turn's program runs on all tests of the task. The agent is told about the shown ones; the held-out ones decide: all of
+them passed is solved (reward 1), and the share of them passed is the step quality. So hard-coding the shown tests gains
+nothing. `submit` ends the episode. Task sets: "procedural" (lib/envs/deepcoder_tasks.py), "deepcoder" (the official
+data, lib/envs/deepcoder_data.py), "humaneval" (lib/envs/humaneval.py). A model's text is run in the sandbox only.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import random
+import re
+import sys
+import warnings
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lib.envs import deepcoder_data, deepcoder_tasks, humaneval
+from lib.envs.base import SPLITS, Env, Step, Task
+from lib.envs.deepcoder_grade import Outcome, grade
+from lib.sandbox import Limits
+
+TASK_SETS = ("procedural", "deepcoder", "humaneval")
+LONGEST = 300  # characters of an input, an expected or an actual output in the feedback
+LONGEST_EXPRESSION = 200  # characters of an answer that is read as a bare expression
+_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_BLOCK = (
+    "Reply with one Python program in a ``` block. You see the results of some tests and can revise. To stop: submit."
+)
+_HELP = {
+    "expression": "Write a Python expression of x.",
+    "function": f"Write the function. {_BLOCK}",
+    "humaneval": f"Complete the function. {_BLOCK}",
+    "stdin": f"Write a program that reads stdin and prints. {_BLOCK}",
+}
+
+
+@dataclass(frozen=True)
+class DeepCoderConfig:
+    """What is programmed. Raises ValueError for any value that is not allowed."""
+
+    task_set: str = "procedural"
+    """"procedural", "deepcoder" or "humaneval"."""
+    depth: int = 2
+    """Procedural: most operations of a function, 1 to 4."""
+    max_turns: int = 10
+    """Tmax: turns of a full-budget episode."""
+    show_budget: bool = False
+    """Tell the policy how many turns are left. Hidden by default: then one rollout at Tmax serves every T."""
+    max_invalid: int = 3
+    """That many answers in a row without a program end the episode."""
+    shown_tests: int = 3
+    """Official sets: tests the agent is told about (procedural tasks show 3 of 11)."""
+    hidden_tests: int = 15
+    """Official set "deepcoder": at most so many tests are held out, those with the longest inputs."""
+    shown_failures: int = 1
+    """Failed shown tests described in the feedback, the first ones. One keeps ten turns short; official sets bear 3."""
+    wall_s: float = 2.0
+    """Seconds a test may take. The usual graders of the official data allow 6 to 12."""
+    memory_mb: int = 512
+    """Address space of a program, the interpreter included."""
+    revision: str = deepcoder_data.REVISION
+    """Commit of the official data set."""
+
+    def __post_init__(self):
+        if self.task_set not in TASK_SETS:
+            raise ValueError(f"task_set={self.task_set!r}: must be one of {', '.join(TASK_SETS)}")
+        for field, low in (("depth", 1), ("max_turns", 1), ("max_invalid", 1), ("shown_tests", 0), ("hidden_tests", 1),
+                           ("shown_failures", 0), ("memory_mb", 64)):  # fmt: skip
+            value = getattr(self, field)
+            if type(value) is not int or value < low:
+                raise ValueError(f"{field}={value!r}: must be an integer of at least {low}")
+        if self.depth > 4 or type(self.show_budget) is not bool or not self.wall_s > 0:
+            raise ValueError(f"depth={self.depth}, show_budget={self.show_budget!r}, wall_s={self.wall_s}: not allowed")
+
+    @property
+    def limits(self) -> Limits:
+        """Of the sandbox. After two tests beyond the time limit a program's other tests count as failed."""
+        return Limits(self.wall_s, self.wall_s, self.memory_mb << 20, give_up=2)
+
+
+@lru_cache(maxsize=32)
+def _official(config: DeepCoderConfig, split: str, n: int) -> tuple[tuple[str, dict[str, Any]], ...]:
+    stream = deepcoder_data.rows(split, config.revision)
+    found, bad = deepcoder_data.official_tasks(stream, n, config.shown_tests, config.hidden_tests)
+    if bad:
+        print(f"deepcoder: {len(bad)} rows left out, the first: {bad[0]}", file=sys.stderr)
+    return tuple(found)
+
+
+class DeepCoder(Env):
+    """See the module's docstring. The reward is 1 on solving, else 0."""
+
+    name = "deepcoder"
+    Config = DeepCoderConfig
+
+    def __init__(self, config: DeepCoderConfig):
+        if not isinstance(config, DeepCoderConfig):
+            raise ValueError(f"config of type {type(config).__name__}: must be DeepCoderConfig")
+        super().__init__(config)
+        self.task: Task | None = None
+
+    @classmethod
+    def tasks(cls, config: DeepCoderConfig, split: str, n: int) -> tuple[Task, ...]:
+        """The first n tasks of a split. Raises ValueError where fewer exist, ConnectionError without the data's host."""
+        if split not in SPLITS or type(n) is not int or n < 1:
+            raise ValueError(f"split={split!r}, n={n!r}: split must be one of {', '.join(SPLITS)}, n at least 1")
+        if config.task_set == "procedural":
+            found = deepcoder_tasks.procedural_tasks(config.depth, split, n)
+        elif config.task_set == "deepcoder":
+            found = _official(config, split, n)
+        else:
+            found = humaneval.tasks(split)
+            if n > len(found):
+                raise ValueError(f"{n} {split} tasks asked for, HumanEval has {len(found)}")
+            found = [(i, data | {"shown": config.shown_tests}) for i, data in found[:n]]
+        return tuple(Task(i, data) for i, data in found)
+
+    @classmethod
+    def demonstrator(cls, config: DeepCoderConfig, task: Task, seed: int) -> Callable[[Env], str]:
+        """Wrong programs first, then the right one, sooner or later: see `deepcoder_tasks.demonstrator`; on HumanEval the
+        reference solution with a probability drawn from `seed`, else one without its last line.
+
+        Raises ValueError for the official DeepCoder data, which has no demonstrations.
+        """
+        if task.data["kind"] == "expression":
+            play = deepcoder_tasks.demonstrator(config.depth, task.data, seed)
+            return lambda env: play(env.turns)
+        if task.data["kind"] != "humaneval":
+            raise ValueError(
+                f"task {task.id}: the official DeepCoder data has no demonstrations; use a pretrained model"
+            )
+        rng = random.Random(f"humaneval demonstrator {seed}")
+        skill, lines = rng.random(), task.data["solution"].rstrip().split("\n")
+
+        def act(env: Env) -> str:
+            return "```python\n" + "\n".join(lines if rng.random() < skill else [*lines[:-1], "    pass"]) + "\n```"
+
+        return act
+
+    def reset(self, task: Task, seed: int, budget: int | None = None) -> list[dict[str, str]]:
+        """See Env. `seed` changes nothing: there is no chance in this environment. Raises ValueError for a budget outside
+        1..Tmax."""
+        budget = self.config.max_turns if budget is None else budget
+        if not 1 <= budget <= self.config.max_turns:
+            raise ValueError(f"budget={budget}: must be in 1..{self.config.max_turns} (max_turns)")
+        self._start(task)
+        self.budget, self.turns, self.streak, self.over = int(budget), 0, 0, False
+        self.programs: list[str] = []
+        self.feedback, self.quality = "", 0.0
+        data = task.data
+        if data["kind"] == "expression":
+            pairs = zip(data["inputs"][: data["shown"]], data["outputs"], strict=False)
+            text = "\n".join(f"{self._show(i[0])} -> {self._show(o[0])}" for i, o in pairs)
+        else:
+            text = data["problem"].rstrip()
+            text += f"\n\nStart with:\n```python\n{data['starter']}\n```" if data.get("starter") else ""
+            text += f"\n\nThe function's name: {data['fn']}" if data["kind"] == "function" else ""
+        return [{"role": "system", "content": _HELP[data["kind"]]}, {"role": "user", "content": text + self._left()}]
+
+    def step(self, action: str) -> Step:
+        """See Env. info: `solved`, `invalid`, `quality` (share of held-out tests passed), `passed` (of the shown tests).
+
+        Raises RuntimeError when the episode is over or its budget is spent, SandboxError where nothing is known.
+        """
+        self._check_started()
+        if self.over or self.turns >= self.budget:
+            raise RuntimeError(f"the episode is over after {self.turns} of {self.budget} turns: call reset or restore")
+        kind, code = self.parse(action)
+        self.turns += 1
+        self.streak = self.streak + 1 if kind == "invalid" else 0
+        shown, solved, text = [], False, ""
+        if kind == "program":
+            shown, hidden = self._grade(code)
+            self.programs.append(code)
+            self.quality = sum(o.passed for o in hidden) / len(hidden)
+            solved = self.over = self.quality == 1.0
+            self.feedback = text = "Solved." if solved else self._feedback(shown)
+        elif kind == "invalid":
+            self.over = self.streak >= self.config.max_invalid
+            self.feedback = text = f"No program found. {_HELP[self.task.data['kind']]}"
+        else:
+            self.over = True
+        info = {"solved": solved, "invalid": kind == "invalid", "passed": sum(o.passed for o in shown)}
+        info["quality"] = self.quality if kind == "program" else 0.0
+        return Step(text + ("" if self.over else self._left()), float(solved), self.over, info)
+
+    def parse(self, text: str) -> tuple[str, str]:
+        """An answer as ("program", code), ("submit", "") or ("invalid", "").
+
+        Outside `<think>` the last ``` block counts. On procedural tasks a block, or else the last line, may be a bare
+        expression of x of at most 200 characters; a block may also define the function f.
+        """
+        text = _THINK.sub(" ", text).strip()
+        if text.strip(" .`").lower() == "submit":
+            return "submit", ""
+        blocks = _FENCE.findall(text)
+        if self.task.data["kind"] != "expression":
+            return ("program", blocks[-1]) if blocks and blocks[-1].strip() else ("invalid", "")
+        answer = (blocks or text.splitlines() or [""])[-1].strip()
+        if len(answer) <= LONGEST_EXPRESSION and _is_expression(answer):
+            return "program", f"f = lambda x: (\n{answer}\n)"
+        return ("program", answer) if blocks and re.search(r"^def f\(", answer, re.MULTILINE) else ("invalid", "")
+
+    def snapshot(self) -> bytes:
+        """See Env. Compressed JSON: the task, the programs so far, what the last turn gave, the counters."""
+        self._check_started()
+        state = [self.task.id, self.task.data, self.programs, self.feedback, self.quality]
+        state += [self.budget, self.turns, self.streak, self.over]
+        return zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 1)
+
+    def restore(self, blob: bytes) -> None:
+        """See Env. Raises ValueError for bytes that are not a snapshot, or are one with a larger budget than Tmax."""
+        try:
+            name, data, programs, feedback, quality, budget, turns, streak, over = json.loads(zlib.decompress(blob))
+        except (zlib.error, TypeError, ValueError) as error:
+            raise ValueError(f"not a DeepCoder snapshot: {blob[:40]!r}") from error
+        if budget > self.config.max_turns:
+            raise ValueError(f"snapshot with a budget of {budget} turns, max_turns is {self.config.max_turns}")
+        self._start(Task(name, data))
+        self.programs, self.feedback, self.quality = programs, feedback, quality
+        self.budget, self.turns, self.streak, self.over = budget, turns, streak, over
+
+    def state_key(self) -> tuple[str, str]:
+        """The task and a hash of what the last turn's tests said ("" before the first). Two programs that the shown tests
+        cannot tell apart lead to the same state; earlier programs and the turn are left out, since with them hardly
+        any two visits would match (GiGPO's anchors, arXiv 2505.10978)."""
+        self._check_started()
+        return self.task.id, hashlib.sha256(self.feedback.encode()).hexdigest()[:16] if self.feedback else ""
+
+    def step_quality(self, action: str) -> float:
+        """Share of held-out tests that the program passes (§3.3); of the last program for submit, 0 for an invalid one."""
+        self._check_started()
+        kind, code = self.parse(action)
+        if kind == "program":
+            hidden = self._grade(code)[1]
+            return sum(o.passed for o in hidden) / len(hidden)
+        return self.quality if kind == "submit" else 0.0
+
+    def _start(self, task: Task) -> None:
+        missing = {"kind", "shown", "fn"} - task.data.keys()
+        if missing or task.data["kind"] not in _HELP:
+            raise ValueError(f"task {task.id} is not a DeepCoder task: {', '.join(missing) or task.data['kind']}")
+        self.task = task
+        self._show = deepcoder_tasks.compact if task.data["kind"] == "expression" else repr
+
+    def _check_started(self) -> None:
+        if self.task is None:
+            raise RuntimeError("no episode: call reset or restore first")
+
+    def _grade(self, code: str) -> tuple[list[Outcome], list[Outcome]]:
+        outcomes = grade(self.task.data, code, self.config.limits, self._show)
+        shown = min(self.task.data["shown"], len(outcomes) - 1)
+        return outcomes[:shown], outcomes[shown:]
+
+    def _feedback(self, shown: list[Outcome]) -> str:
+        failed = [o for o in shown if not o.passed]
+        lines = [
+            f"Passed {len(shown) - len(failed)} of {len(shown)}" + (", but not all hidden tests." * (not failed) or ".")
+        ]
+        for o in failed[: self.config.shown_failures]:
+            lines += [f"Input: {_cut(o.input)}", f"Expected: {_cut(o.expected)}", f"Got: {_cut(o.got)}"]
+        return "\n".join(lines)
+
+    def _left(self) -> str:
+        n = self.budget - self.turns
+        return f"\nYou have {n} turn{'s' * (n != 1)} left." if self.config.show_budget else ""
+
+
+def _cut(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _is_expression(text: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a model writes need not be tidy
+        try:
+            ast.parse(text, mode="eval")
+            return True
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False

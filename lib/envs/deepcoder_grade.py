@@ -1,0 +1,50 @@
+"""Grading a program on a task's tests: run in the sandbox, compared on the host.
+
+A task's data (JSON-able): `kind` "expression" (of x; or a program that defines `fn`), "function", "stdin" or "humaneval";
+`fn` the function's name; `inputs` argument lists or stdin texts; `outputs` for each input the list of accepted
+outputs; `shown` how many tests, from the first on, the agent sees. HumanEval's tests are asserts: `lib.envs.humaneval`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lib.envs import humaneval
+from lib.sandbox import Job, Limits, run_once, same_stdout, same_value
+
+# LeetCode-style solutions are written for a judge that has imported these.
+PRELUDE = (
+    "from typing import *; from collections import *; from itertools import *; from functools import *; from math import *"
+    "; from heapq import *; from bisect import *; import collections, itertools, functools, math, heapq, bisect, re, string"
+)
+
+
+class Outcome(NamedTuple):
+    """One test's outcome: whether it passed, and as text: input, expected, what came instead (or the error)."""
+
+    passed: bool
+    input: str
+    expected: str
+    got: str
+
+
+def grade(data: dict[str, Any], code: str, limits: Limits, show: Callable[[Any], str] = repr) -> list[Outcome]:
+    """The outcomes of all tests of a task for one program. show: how values are written.
+
+    Raises SandboxError where nothing is known about the program.
+    """
+    if data["kind"] == "humaneval":
+        return [Outcome(*o) for o in humaneval.grade(data, code, limits)]
+    code = f"{PRELUDE}\n{code}" if data["kind"] == "function" else code
+    results = run_once(Job(code, data["inputs"], data["fn"], limits))
+    out = []
+    for given, accepted, r in zip(data["inputs"], data["outputs"], results, strict=True):
+        ok = r.status == "ok"
+        if data["kind"] == "stdin":
+            ok = ok and any(same_stdout(r.stdout, e) for e in accepted)
+            out.append(Outcome(ok, given, accepted[0], r.stdout if r.status == "ok" else r.said()))
+        else:
+            ok = ok and any(same_value(r.value, e) for e in accepted)
+            out.append(Outcome(ok, ", ".join(map(show, given)), show(accepted[0]), r.said(show)))
+    return out

@@ -1,0 +1,217 @@
+"""Procedural programming tasks that a tiny model can learn: short Python expressions in `x`, given by examples.
+
+A function is a chain of at most `depth` operations on a list of digits, a word or a number. Two chains that agree on
+all probe inputs are one function, written as the first chain found (shorter ones first). A function belongs to the one
+split that its SHA-256 names, so that no function stands in two splits, whatever the depth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+SETS = 4  # sets of inputs a function is asked with; few, so that graded programs are met again
+SHOWN, HIDDEN = 3, 8  # tests of a task
+BUCKETS = {"train": range(0, 6), "valid": range(6, 7), "test": range(7, 10)}  # of a function's SHA-256 modulo 10
+SLIP = 0.03  # share of a demonstrator's answers that are not Python
+
+
+class Op(NamedTuple):
+    """One operation: its Python text with {} for the operand, the types it takes and gives, and what it does."""
+
+    text: str
+    takes: str
+    gives: str
+    run: Callable[[Any], Any]
+
+
+def _ops() -> tuple[Op, ...]:
+    both = [  # of lists and of words
+        ("{}[::-1]", lambda x: x[::-1]),
+        ("{}[1:]", lambda x: x[1:]),
+        ("{}[:-1]", lambda x: x[:-1]),
+        ("{}[::2]", lambda x: x[::2]),
+        ("{}[:3]", lambda x: x[:3]),
+        ("{}*2", lambda x: x * 2),
+    ]
+    lists = [
+        ("sorted({})", sorted),
+        ("[v+1 for v in {}]", lambda x: [v + 1 for v in x]),
+        ("[v*2 for v in {}]", lambda x: [v * 2 for v in x]),
+        ("[v*v for v in {}]", lambda x: [v * v for v in x]),
+        ("[v%3 for v in {}]", lambda x: [v % 3 for v in x]),
+        ("[v for v in {} if v>3]", lambda x: [v for v in x if v > 3]),
+        ("[v for v in {} if v%2]", lambda x: [v for v in x if v % 2]),
+    ]
+    words = [
+        ("{}.upper()", str.upper),
+        ("{}.title()", str.title),
+        ("{}.replace('a','o')", lambda x: x.replace("a", "o")),
+        ("''.join(sorted({}))", lambda x: "".join(sorted(x))),
+    ]
+    numbers = [
+        ("({}+1)", lambda x: x + 1),
+        ("({}*2)", lambda x: x * 2),
+        ("({}*{})", lambda x: x * x),
+        ("({}%3)", lambda x: x % 3),
+        ("(-{})", lambda x: -x),
+    ]
+    ends = [
+        ("len({})", len),
+        ("max({})", max),
+        ("min({})", min),
+        ("{}[0]", lambda x: x[0]),
+        ("{}[-1]", lambda x: x[-1]),
+    ]
+    return (
+        *(Op(t, kind, kind, f) for kind in ("list", "word") for t, f in both),
+        *(Op(t, "list", "list", f) for t, f in lists),
+        *(Op(t, "list", "number", f) for t, f in [("sum({})", sum), *ends]),
+        *(Op(t, "word", "word", f) for t, f in words),
+        *(Op(t, "word", "number", f) for t, f in [("len({})", len), ("{}.count('a')", lambda x: x.count("a"))]),
+        *(Op(t, "number", "number", f) for t, f in numbers),
+    )
+
+
+OPS = _ops()
+
+
+class Function(NamedTuple):
+    """A function: its chain of operations (indices of OPS), its expression, its outputs on all inputs of its type."""
+
+    chain: tuple[int, ...]
+    text: str
+    outputs: tuple[Any, ...]
+
+    @property
+    def takes(self) -> str:
+        return OPS[self.chain[0]].takes
+
+    @property
+    def gives(self) -> str:
+        return OPS[self.chain[-1]].gives
+
+
+def _expression(chain: tuple[int, ...]) -> str:
+    text = "x"
+    for i in chain:
+        slot = OPS[i].text
+        inner = f"({text})" if text.endswith("*2") and not slot.startswith(("sorted(", "[v", "len(", "sum(")) else text
+        text = slot.replace("{}", inner)
+    return text
+
+
+@lru_cache(maxsize=1)
+def inputs() -> dict[str, tuple[Any, ...]]:
+    """For each type SETS × (SHOWN + HIDDEN) different inputs, set after set."""
+    rng = random.Random("deepcoder inputs")
+    make = {
+        "list": lambda: tuple(rng.randrange(10) for _ in range(rng.randrange(3, 7))),
+        "word": lambda: "".join(rng.choice("abcdrt") for _ in range(rng.randrange(3, 7))),
+        "number": lambda: rng.randrange(100),
+    }
+    found: dict[str, dict[Any, None]] = {kind: {} for kind in make}
+    for kind, one in make.items():
+        while len(found[kind]) < SETS * (SHOWN + HIDDEN):
+            found[kind][one()] = None
+    return {kind: tuple(list(v) if kind == "list" else v for v in values) for kind, values in found.items()}
+
+
+@lru_cache(maxsize=4)
+def functions(depth: int) -> tuple[Function, ...]:
+    """All functions of at most `depth` operations that are defined on all inputs and not constant. depth: 1 to 4."""
+    if not 1 <= depth <= 4:
+        raise ValueError(f"depth={depth}: must be in 1..4")
+    seen = {repr((kind, values)) for kind, values in inputs().items()}  # the identity is not a task
+    layer: list[tuple[tuple[int, ...], tuple[Any, ...]]] = []
+    found: list[Function] = []
+    for length in range(1, depth + 1):
+        new = []
+        starts = [((), kind, values) for kind, values in inputs().items()] if length == 1 else []
+        for chain, kind, values in starts or [(c, OPS[c[-1]].gives, v) for c, v in layer]:
+            for i, op in enumerate(OPS):
+                if op.takes != kind:
+                    continue
+                try:
+                    outputs = tuple(op.run(v) for v in values)
+                except (IndexError, ValueError):  # of an empty list
+                    continue
+                key = repr((OPS[(*chain, i)[0]].takes, outputs))
+                if key not in seen and len({repr(o) for o in outputs}) > 1:
+                    seen.add(key)
+                    new.append(((*chain, i), outputs))
+        layer = new
+        found += [Function(chain, _expression(chain), outputs) for chain, outputs in new]
+    return tuple(found)
+
+
+def _digest(f: Function) -> str:
+    return hashlib.sha256(f"{f.takes} {f.text}".encode()).hexdigest()
+
+
+def split_functions(depth: int, split: str) -> list[Function]:
+    """The functions of a split, in the order of their hashes."""
+    mine = [f for f in functions(depth) if int(_digest(f), 16) % 10 in BUCKETS[split]]
+    return sorted(mine, key=_digest)
+
+
+def procedural_tasks(depth: int, split: str, n: int) -> list[tuple[str, dict[str, Any]]]:
+    """The first n tasks of a split: (id, data). The first of them have different functions; then come other inputs.
+
+    Raises ValueError where fewer exist.
+    """
+    mine = split_functions(depth, split)
+    if n > len(mine) * SETS:
+        raise ValueError(
+            f"{n} {split} tasks asked for, depth {depth} has {len(mine) * SETS}: use a larger depth or fewer"
+        )
+    pairs = ((mine[i % len(mine)], i // len(mine)) for i in range(n))
+    return [(f"deepcoder-{split}-{_digest(f)[:8]}-{s}", _data(f, s)) for f, s in pairs]
+
+
+def _data(f: Function, s: int) -> dict[str, Any]:
+    size = SHOWN + HIDDEN
+    own = slice(s * size, (s + 1) * size)
+    return {
+        "kind": "expression",
+        "fn": "f",
+        "inputs": [[v] for v in inputs()[f.takes][own]],
+        "outputs": [[v] for v in f.outputs[own]],
+        "shown": SHOWN,
+        "takes": f.takes,
+        "solution": f.text,
+    }
+
+
+def compact(value: Any) -> str:
+    """A value as text without spaces: fewer tokens."""
+    return repr(value).replace(", ", ",")
+
+
+def demonstrator(depth: int, data: dict[str, Any], seed: int) -> Callable[[int], str]:
+    """A player of mixed quality: turn (0-based) → answer.
+
+    At its first turn it is right with a probability of 0–0.3 drawn from `seed`, later of 0.1–0.6. Else it is one
+    operation off, or, in a share of 0–0.5 of the cases drawn from `seed`, a random function of the same types.
+    """
+    rng = random.Random(f"deepcoder demonstrator {seed}")
+    target = next(f for f in functions(depth) if (f.takes, f.text) == (data["takes"], data["solution"]))
+    first, later, wild = rng.uniform(0, 0.3), rng.uniform(0.1, 0.6), rng.uniform(0, 0.5)
+
+    def act(turn: int) -> str:
+        if rng.random() < (later if turn else first):
+            text = target.text
+        elif rng.random() < wild:
+            same = [f.text for f in functions(depth) if (f.takes, f.gives) == (target.takes, target.gives)]
+            text = rng.choice(same)
+        else:
+            chain, at = list(target.chain), rng.randrange(len(target.chain))
+            old = OPS[chain[at]]
+            chain[at] = rng.choice([i for i, op in enumerate(OPS) if (op.takes, op.gives) == (old.takes, old.gives)])
+            text = _expression(tuple(chain))
+        return text[: rng.randrange(len(text))] if rng.random() < SLIP else text
+
+    return act
