@@ -53,11 +53,12 @@ class Env(ABC):
     """One episode at a time. A subclass takes its frozen config dataclass as the only constructor argument.
 
     Class attributes: `name` (registry key) and `Config` (the frozen dataclass; it has at least `max_turns`, the paper's
-    Tmax, and `show_budget`).
+    Tmax, and `show_budget`), `has_step_measure` (False where `step_quality` raises NoStepMeasure).
     """
 
     name: str
     Config: type
+    has_step_measure: bool = True
 
     def __init__(self, config: Any):
         self.config = config

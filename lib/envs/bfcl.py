@@ -45,9 +45,9 @@ class BFCLConfig:
     category: str = "base"
     """The benchmark's category: base, miss_func, miss_param or long_context ("bfcl" only)."""
     docs: str = "auto"
-    """What the prompt says of the functions. "names": their names, and no word on the format (procedural only). "signatures": one line each.
-    "official": the benchmark's JSON docs of the task's classes, indented, 35 k characters on average. "all": those of
-    all eight classes ("bfcl" only). "auto": "names" for procedural tasks, "official" for the benchmark's."""
+    """What the prompt says of the functions. "names": only their names, no word on the format (procedural only).
+    "signatures": one line each. "official": the benchmark's JSON docs of the task's classes, indented, 35 k characters
+    on average. "all": those of all eight classes ("bfcl" only). "auto": "names" or, for "bfcl", "official"."""
     domains: tuple[str, ...] = tuple(bfcl_tasks.DOMAINS)
     """Simulators that procedural tasks are drawn from."""
     max_user_turns: int = 3
@@ -83,6 +83,7 @@ class BFCL(Env):
     """See the module's docstring."""
 
     name = "bfcl"
+    has_step_measure = False
     Config = BFCLConfig
 
     def __init__(self, config: BFCLConfig):
@@ -94,7 +95,7 @@ class BFCL(Env):
     @classmethod
     def tasks(cls, config: BFCLConfig, split: str, n: int) -> tuple[Task, ...]:
         """See Env. Official tasks come in an order fixed by a hash of their number: 100 train, 20 valid, 80 test.
-        `Task.data["defect"]` says of an official task why it cannot be expected to be solved ("" if it can)."""
+        `Task.data["defect"]` says why an official task is doubtful (bfcl_data.WORDING_NOT_GIVEN; "" for the others)."""
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: must be one of {', '.join(SPLITS)}")
         if n < 1:

@@ -19,13 +19,13 @@ from lib.envs.bfcl_calls import Call, parse
 
 BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a task's SHA-256 modulo 10
 PATIENCE = 5000  # candidates in a row without a new task after which a split counts as exhausted
-NOISE = (0.0, 0.3)  # a demonstrator's share of mistakes is drawn from this range
-BATCH = (0.0, 0.8)  # and the probability of sending a further call in the same step from this one
+NOISE = 0.9  # a demonstrator's share of mistakes is NOISE * u**5, u uniform in [0, 1]: most good, a few near random
+BATCH = 0.8  # and the probability that it sends a further call in the same step is uniform in [0, BATCH]
 MISTAKES = ("call", "call", "call", "end", "format")
 LOOKUPS = ("find", "get_stock_info", "get_user_id", "displayCarStatus", "place_order")
 
 _DIRS = ("bin", "doc", "img", "lib", "log", "tmp")
-_FILES = ("box", "cup", "fig", "hat", "ink", "jam", "key", "map", "oak", "pen")
+_FILES = ("box", "cup", "fig", "hat", "ink", "jam", "key", "map")
 _WORDS = ("hi", "ok", "yes", "no", "bye", "wow", "hey", "yay")
 _PEOPLE = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay", "Gus", "Hal", "Ida", "Jon")
 _SYMBOLS = ("AMD", "F", "GE", "GM", "IBM", "KO", "T", "UPS")
@@ -36,32 +36,26 @@ Drawn = tuple[dict[str, Any], list[tuple[str, list[str]]]]
 
 
 def _files(rng: random.Random, turns: int) -> Drawn:
-    dirs, names = rng.sample(_DIRS, 3), rng.sample(_FILES, 9)
-    place = {name: rng.choice(dirs) for name in names[:5]}
-    word = {name: rng.choice(_WORDS) for name in place}
-    tree = {d: {n: {"type": "file", "content": word[n]} for n in place if place[n] == d} for d in dirs}
-    inside = {d: {"type": "directory", "contents": files} for d, files in tree.items()}
+    dirs, names = rng.sample(_DIRS, 3), rng.sample(_FILES, 4 + turns)
+    place = {name: rng.choice(dirs) for name in names[:4]}
+    files = {name: {"type": "file", "content": rng.choice(_WORDS)} for name in place}
+    inside = {d: {"type": "directory", "contents": {n: files[n] for n in place if place[n] == d}} for d in dirs}
     out, here = [], ""
-    for new in names[5 : 5 + turns]:
-        kind, name = rng.choice(("delete", "rename", "write", "show", "folder")), rng.choice(sorted(place))
-        folder, text = place[name], rng.choice(_WORDS)
-        calls = [f"find('/','{name}')"]
-        if kind == "folder":
-            folder, calls = rng.choice(dirs), []
+    for new in names[4:]:
+        kind, name, word = rng.choice(("delete", "write", "show", "make")), rng.choice(list(place)), rng.choice(_WORDS)
+        folder = rng.choice(dirs) if kind == "make" else place[name]
+        calls = [f"find('/','{name}')"] * (kind != "make")
         if folder != here:
             calls += ["cd('..')"] * bool(here) + [f"cd('{folder}')"]
             here = folder
-        if kind in ("delete", "rename"):
-            del place[name]
-        if kind == "rename":
-            place[new] = folder
         request, call = {
             "delete": (f"delete '{name}'", f"rm('{name}')"),
-            "rename": (f"rename '{name}' to '{new}'", f"mv('{name}','{new}')"),
-            "write": (f"write '{text}' to '{name}'", f"echo('{text}','{name}')"),
+            "write": (f"write '{word}' to '{name}'", f"echo('{word}','{name}')"),
             "show": (f"show '{name}'", f"cat('{name}')"),
-            "folder": (f"make '{new}' in '{folder}'", f"mkdir('{new}')"),
+            "make": (f"make '{new}' in '{folder}'", f"mkdir('{new}')"),
         }[kind]
+        if kind == "delete":
+            del place[name]
         out.append((request, [*calls, call]))
     return {"root": {"home": {"type": "directory", "contents": inside}}}, out
 
@@ -74,11 +68,8 @@ def _car(rng: random.Random, turns: int) -> Drawn:
         n, door = rng.randint(2, 9), rng.choice(_DOORS)
         word = rng.choice(("on", "off"))
         if kind == "start":
-            lock = (
-                ["lockDoors(False,['driver','passenger','rear_left','rear_right'])"]
-                if "unlocked" in doors.values()
-                else []
-            )
+            every = "lockDoors(False,['driver','passenger','rear_left','rear_right'])"
+            lock = [every] * ("unlocked" in doors.values())
             doors = dict.fromkeys(doors, "locked")
             out.append(("start the engine", [*lock, "pressBrakePedal(1)", "startEngine('START')"]))
         elif kind == "add":
@@ -151,7 +142,7 @@ def _messages(rng: random.Random, turns: int) -> Drawn:
 
 # Domain: simulator, how a task is drawn, and the functions that the task offers.
 DOMAINS: dict[str, tuple[str, Callable[[random.Random, int], Drawn], str]] = {
-    "files": ("GorillaFileSystem", _files, "find cd rm mv mkdir cat echo"),
+    "files": ("GorillaFileSystem", _files, "find cd rm mkdir cat echo"),
     "car": ("VehicleControlAPI", _car, "startEngine pressBrakePedal lockDoors fillFuelTank displayCarStatus "
             "adjustClimateControl setHeadlights activateParkingBrake"),
     "stocks": ("TradingBot", _stocks, "get_stock_info place_order cancel_order add_to_watchlist "
@@ -194,7 +185,7 @@ class Demonstrator:
 
     def __init__(self, data: dict[str, Any], rng: random.Random):
         self.data, self.rng = data, rng
-        self.noise, self.batch = rng.uniform(*NOISE), rng.uniform(*BATCH) if "functions" in data else 0.0
+        self.noise, self.batch = NOISE * rng.random() ** 5, BATCH * rng.random() * ("functions" in data)
         self.calls = [call for calls in data["ground_truth"] for call in calls]
         self.values = list(_values(data["initial_config"]))
         self.turn, self.plan = -1, None

@@ -28,14 +28,14 @@ from lib.sandbox import Limits
 
 TASK_SETS = ("procedural", "deepcoder", "humaneval")
 LONGEST = 300  # characters of an input, an expected or an actual output in the feedback
-LONGEST_EXPRESSION = 200  # characters of an answer that is read as a bare expression
+LONGEST_LINES = 200  # characters of an answer that is read without a block
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _BLOCK = (
     "Reply with one Python program in a ``` block. You see the results of some tests and can revise. To stop: submit."
 )
 _HELP = {
-    "expression": "Write a Python expression of x.",
+    "lines": "Write Python lines that turn x into the output, as x=sorted(x).",
     "function": f"Write the function. {_BLOCK}",
     "humaneval": f"Complete the function. {_BLOCK}",
     "stdin": f"Write a program that reads stdin and prints. {_BLOCK}",
@@ -130,7 +130,7 @@ class DeepCoder(Env):
 
         Raises ValueError for the official DeepCoder data, which has no demonstrations.
         """
-        if task.data["kind"] == "expression":
+        if task.data["kind"] == "lines":
             play = deepcoder_tasks.demonstrator(config.depth, task.data, seed)
             return lambda env: play(env.turns)
         if task.data["kind"] != "humaneval":
@@ -156,7 +156,7 @@ class DeepCoder(Env):
         self.programs: list[str] = []
         self.feedback, self.quality = "", 0.0
         data = task.data
-        if data["kind"] == "expression":
+        if data["kind"] == "lines":
             pairs = zip(data["inputs"][: data["shown"]], data["outputs"], strict=False)
             text = "\n".join(f"{self._show(i[0])} -> {self._show(o[0])}" for i, o in pairs)
         else:
@@ -195,18 +195,18 @@ class DeepCoder(Env):
     def parse(self, text: str) -> tuple[str, str]:
         """An answer as ("program", code), ("submit", "") or ("invalid", "").
 
-        Outside `<think>` the last ``` block counts. On procedural tasks a block, or else the last line, may be a bare
-        expression of x of at most 200 characters; a block may also define the function f.
+        Outside `<think>` the last ``` block counts. On procedural tasks the whole answer may also be, without a block, at
+        most 200 characters: assignments to x one a line, or an expression of x; a block may also define the function f.
         """
         text = _THINK.sub(" ", text).strip()
         if text.strip(" .`").lower() == "submit":
             return "submit", ""
         blocks = _FENCE.findall(text)
-        if self.task.data["kind"] != "expression":
+        if self.task.data["kind"] != "lines":
             return ("program", blocks[-1]) if blocks and blocks[-1].strip() else ("invalid", "")
-        answer = (blocks or text.splitlines() or [""])[-1].strip()
-        if len(answer) <= LONGEST_EXPRESSION and _is_expression(answer):
-            return "program", f"f = lambda x: (\n{answer}\n)"
+        answer = (blocks or [text])[-1].strip()
+        if len(answer) <= LONGEST_LINES and (body := _body(answer)):
+            return "program", body
         return ("program", answer) if blocks and re.search(r"^def f\(", answer, re.MULTILINE) else ("invalid", "")
 
     def snapshot(self) -> bytes:
@@ -249,7 +249,7 @@ class DeepCoder(Env):
         if missing or task.data["kind"] not in _HELP:
             raise ValueError(f"task {task.id} is not a DeepCoder task: {', '.join(missing) or task.data['kind']}")
         self.task = task
-        self._show = deepcoder_tasks.compact if task.data["kind"] == "expression" else repr
+        self._show = deepcoder_tasks.compact if task.data["kind"] == "lines" else repr
 
     def _check_started(self) -> None:
         if self.task is None:
@@ -279,11 +279,18 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _is_expression(text: str) -> bool:
+def _body(text: str) -> str:
+    """Assignments to x, or an expression of x, as a program that defines f; "" for anything else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a model writes need not be tidy
         try:
-            ast.parse(text, mode="eval")
-            return True
+            nodes = ast.parse(text).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
+            return ""
+    if len(nodes) == 1 and isinstance(nodes[0], ast.Expr):
+        lines = [f"x = {ast.unparse(nodes[0])}"]
+    elif nodes and all(isinstance(n, ast.Assign) and ast.unparse(n.targets) == "x" for n in nodes):
+        lines = [ast.unparse(n) for n in nodes]
+    else:
+        return ""
+    return "\n    ".join(["def f(x):", *lines, "return x"])

@@ -1,7 +1,6 @@
 """Grading a program on a task's tests: run in the sandbox, compared on the host.
 
-A task's data (JSON-able): `kind` "expression" (of x; or a program that defines `fn`), "function", "stdin" or "humaneval";
-`fn` the function's name; `inputs` argument lists or stdin texts; `outputs` for each input the list of accepted
+A task's data (JSON-able): `kind` "lines" (procedural), "function", "stdin" or "humaneval"; `fn` the function's name; `inputs` argument lists or stdin texts; `outputs` for each input the list of accepted
 outputs; `shown` how many tests, from the first on, the agent sees. HumanEval's tests are asserts: `lib.envs.humaneval`.
 """
 

@@ -1,7 +1,8 @@
-"""Procedural programming tasks that a tiny model can learn: short Python expressions in `x`, given by examples.
+"""Procedural programming tasks that a tiny model can learn: a function given by examples, to be written in Python.
 
-A function is a chain of at most `depth` operations on a list of digits, a word or a number. Two chains that agree on
-all probe inputs are one function, written as the first chain found (shorter ones first). A function belongs to the one
+A function is a chain of at most `depth` operations on a list of digits, a word or a number, written one a line:
+`x=sorted(x)`, `x=x[::-1]`. Two chains that agree on all inputs are one function, written as the first chain found
+(shorter ones first). A function belongs to the one
 split that its SHA-256 names, so that no function stands in two splits, whatever the depth.
 """
 
@@ -20,7 +21,7 @@ SLIP = 0.03  # share of a demonstrator's answers that are not Python
 
 
 class Op(NamedTuple):
-    """One operation: its Python text with {} for the operand, the types it takes and gives, and what it does."""
+    """One operation: its Python text, the types of x it takes and gives, and what it does."""
 
     text: str
     takes: str
@@ -30,49 +31,37 @@ class Op(NamedTuple):
 
 def _ops() -> tuple[Op, ...]:
     both = [  # of lists and of words
-        ("{}[::-1]", lambda x: x[::-1]),
-        ("{}[1:]", lambda x: x[1:]),
-        ("{}[:-1]", lambda x: x[:-1]),
-        ("{}[::2]", lambda x: x[::2]),
-        ("{}[:3]", lambda x: x[:3]),
-        ("{}*2", lambda x: x * 2),
+        ("x[::-1]", lambda x: x[::-1]),
+        ("x[1:]", lambda x: x[1:]),
+        ("x[:-1]", lambda x: x[:-1]),
+        ("x[::2]", lambda x: x[::2]),
+        ("x[:3]", lambda x: x[:3]),
+        ("x*2", lambda x: x * 2),
     ]
     lists = [
-        ("sorted({})", sorted),
-        ("[v+1 for v in {}]", lambda x: [v + 1 for v in x]),
-        ("[v*2 for v in {}]", lambda x: [v * 2 for v in x]),
-        ("[v*v for v in {}]", lambda x: [v * v for v in x]),
-        ("[v%3 for v in {}]", lambda x: [v % 3 for v in x]),
-        ("[v for v in {} if v>3]", lambda x: [v for v in x if v > 3]),
-        ("[v for v in {} if v%2]", lambda x: [v for v in x if v % 2]),
+        ("sorted(x)", sorted),
+        ("[v+1 for v in x]", lambda x: [v + 1 for v in x]),
+        ("[v*2 for v in x]", lambda x: [v * 2 for v in x]),
+        ("[v*v for v in x]", lambda x: [v * v for v in x]),
+        ("[v%3 for v in x]", lambda x: [v % 3 for v in x]),
+        ("[v for v in x if v>3]", lambda x: [v for v in x if v > 3]),
+        ("[v for v in x if v%2]", lambda x: [v for v in x if v % 2]),
     ]
     words = [
-        ("{}.upper()", str.upper),
-        ("{}.title()", str.title),
-        ("{}.replace('a','o')", lambda x: x.replace("a", "o")),
-        ("''.join(sorted({}))", lambda x: "".join(sorted(x))),
+        ("x.upper()", str.upper),
+        ("x.title()", str.title),
+        ("x.replace('a','o')", lambda x: x.replace("a", "o")),
+        ("''.join(sorted(x))", lambda x: "".join(sorted(x))),
     ]
-    numbers = [
-        ("({}+1)", lambda x: x + 1),
-        ("({}*2)", lambda x: x * 2),
-        ("({}*{})", lambda x: x * x),
-        ("({}%3)", lambda x: x % 3),
-        ("(-{})", lambda x: -x),
-    ]
-    ends = [
-        ("len({})", len),
-        ("max({})", max),
-        ("min({})", min),
-        ("{}[0]", lambda x: x[0]),
-        ("{}[-1]", lambda x: x[-1]),
-    ]
+    numbers = [("x+1", lambda x: x + 1), ("x*2", lambda x: x * 2), ("x*x", lambda x: x * x), ("x%3", lambda x: x % 3)]
+    ends = [("sum(x)", sum), ("max(x)", max), ("min(x)", min), ("x[0]", lambda x: x[0]), ("x[-1]", lambda x: x[-1])]
     return (
         *(Op(t, kind, kind, f) for kind in ("list", "word") for t, f in both),
         *(Op(t, "list", "list", f) for t, f in lists),
-        *(Op(t, "list", "number", f) for t, f in [("sum({})", sum), *ends]),
+        *(Op(t, "list", "number", f) for t, f in [("len(x)", len), *ends]),
         *(Op(t, "word", "word", f) for t, f in words),
-        *(Op(t, "word", "number", f) for t, f in [("len({})", len), ("{}.count('a')", lambda x: x.count("a"))]),
-        *(Op(t, "number", "number", f) for t, f in numbers),
+        *(Op(t, "word", "number", f) for t, f in [("len(x)", len), ("x.count('a')", lambda x: x.count("a"))]),
+        *(Op(t, "number", "number", f) for t, f in [*numbers, ("-x", lambda x: -x)]),
     )
 
 
@@ -80,7 +69,7 @@ OPS = _ops()
 
 
 class Function(NamedTuple):
-    """A function: its chain of operations (indices of OPS), its expression, its outputs on all inputs of its type."""
+    """A function: its chain of operations (indices of OPS), its program, its outputs on all inputs of its type."""
 
     chain: tuple[int, ...]
     text: str
@@ -95,13 +84,8 @@ class Function(NamedTuple):
         return OPS[self.chain[-1]].gives
 
 
-def _expression(chain: tuple[int, ...]) -> str:
-    text = "x"
-    for i in chain:
-        slot = OPS[i].text
-        inner = f"({text})" if text.endswith("*2") and not slot.startswith(("sorted(", "[v", "len(", "sum(")) else text
-        text = slot.replace("{}", inner)
-    return text
+def _program(chain: tuple[int, ...]) -> str:
+    return "\n".join(f"x={OPS[i].text}" for i in chain)
 
 
 @lru_cache(maxsize=1)
@@ -144,7 +128,7 @@ def functions(depth: int) -> tuple[Function, ...]:
                     seen.add(key)
                     new.append(((*chain, i), outputs))
         layer = new
-        found += [Function(chain, _expression(chain), outputs) for chain, outputs in new]
+        found += [Function(chain, _program(chain), outputs) for chain, outputs in new]
     return tuple(found)
 
 
@@ -176,7 +160,7 @@ def _data(f: Function, s: int) -> dict[str, Any]:
     size = SHOWN + HIDDEN
     own = slice(s * size, (s + 1) * size)
     return {
-        "kind": "expression",
+        "kind": "lines",
         "fn": "f",
         "inputs": [[v] for v in inputs()[f.takes][own]],
         "outputs": [[v] for v in f.outputs[own]],
@@ -192,26 +176,30 @@ def compact(value: Any) -> str:
 
 
 def demonstrator(depth: int, data: dict[str, Any], seed: int) -> Callable[[int], str]:
-    """A player of mixed quality: turn (0-based) → answer.
+    """A player of mixed quality: turn (0-based) → answer. It revises: its answers are like the one before but for one line.
 
-    At its first turn it is right with a probability of 0–0.3 drawn from `seed`, later of 0.1–0.6. Else it is one
-    operation off, or, in a share of 0–0.5 of the cases drawn from `seed`, a random function of the same types.
+    Drawn from `seed`: with what probability a line of the first answer is right (0–0.7), a turn repairs a wrong line and
+    not a random one for the worse or better (0.2–0.8), and a turn is a random function of the same types (0–0.3).
     """
     rng = random.Random(f"deepcoder demonstrator {seed}")
+    start, repair, wild = rng.uniform(0, 0.7), rng.uniform(0.2, 0.8), rng.uniform(0, 0.3)
     target = next(f for f in functions(depth) if (f.takes, f.text) == (data["takes"], data["solution"]))
-    first, later, wild = rng.uniform(0, 0.3), rng.uniform(0.1, 0.6), rng.uniform(0, 0.5)
+    like = [[i for i, op in enumerate(OPS) if op[1:3] == OPS[j][1:3]] for j in target.chain]
+    guess = [j if rng.random() < start else rng.choice(same) for j, same in zip(target.chain, like, strict=True)]
 
     def act(turn: int) -> str:
-        if rng.random() < (later if turn else first):
-            text = target.text
-        elif rng.random() < wild:
-            same = [f.text for f in functions(depth) if (f.takes, f.gives) == (target.takes, target.gives)]
-            text = rng.choice(same)
-        else:
-            chain, at = list(target.chain), rng.randrange(len(target.chain))
-            old = OPS[chain[at]]
-            chain[at] = rng.choice([i for i, op in enumerate(OPS) if (op.takes, op.gives) == (old.takes, old.gives)])
-            text = _expression(tuple(chain))
+        text = _program(tuple(guess))
+        if turn:
+            wrong = [k for k, j in enumerate(target.chain) if guess[k] != j]
+            if wrong and rng.random() < repair:
+                k = rng.choice(wrong)
+                guess[k] = target.chain[k]
+            else:
+                k = rng.randrange(len(guess))
+                guess[k] = rng.choice(like[k])
+            text = _program(tuple(guess))
+        if rng.random() < wild:
+            text = rng.choice([f.text for f in functions(depth) if (f.takes, f.gives) == (target.takes, target.gives)])
         return text[: rng.randrange(len(text))] if rng.random() < SLIP else text
 
     return act

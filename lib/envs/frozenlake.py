@@ -27,7 +27,7 @@ __all__ = ["ACTIONS", "FrozenLake", "FrozenLakeConfig", "dynamics", "q_pi", "q_s
 BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a map's SHA-256 modulo 10
 SPLIT_SEEDS = 10**9  # seeds of split number i start at i * SPLIT_SEEDS
 PATIENCE = 20_000  # candidates in a row without a new map after which a split counts as exhausted
-NOISE = (0.0, 1.0)  # a demonstrator's share of uniformly random actions is drawn from this range
+NOISE = (0.0, 0.8)  # a demonstrator's share of uniformly random actions is drawn from this range
 STREAM_SLIP, STREAM_DEMO = 1, 2  # keep the environment's and the demonstrators' randomness apart
 
 

@@ -9,7 +9,6 @@ time than SFTTrainer's start-up and data preparation), and there is nothing else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +19,13 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lib.envs.base import Env, Task
 from lib.policies.chat import ChatFormat
+from lib.policies.config import SPECIAL, TinyConfig
 from lib.policies.hf import score
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-
-
-@dataclass(frozen=True)
-class TinyConfig:
-    """The tiny base policy and its supervised training.
-
-    hidden, layers, heads: shape of the Qwen3 model (feed-forward width is 3 times hidden, as in Qwen3; the key-value
-    heads equal the heads, as grouping saves nothing at this size). vocabulary: upper limit of the byte-level BPE.
-    max_context: longest sequence in tokens. demonstrations: episodes shown; tasks: train tasks they come from.
-    epochs, batch: passes over them and episodes a step. lr: peak of a one-cycle schedule. seed: weights, data, order.
-    """
-
-    hidden: int = 64
-    layers: int = 3
-    heads: int = 2
-    vocabulary: int = 512
-    max_context: int = 1024
-    demonstrations: int = 3000
-    tasks: int = 1000
-    epochs: int = 2
-    batch: int = 32
-    lr: float = 3e-3
-    seed: int = 0
-
-    def __post_init__(self):
-        if self.hidden % (2 * self.heads):
-            raise ValueError(f"hidden {self.hidden} must be a multiple of 2 * heads = {2 * self.heads}")
-        if self.vocabulary < 256 + len(SPECIAL):
-            raise ValueError(f"vocabulary {self.vocabulary}: at least {256 + len(SPECIAL)} (bytes and special tokens)")
 
 
 def demonstrate(env_class: type[Env], config: Any, tasks: Sequence[Task], n: int, seed: int) -> list[list[dict]]:
@@ -163,7 +133,6 @@ def train_base(env_class: type[Env], config: Any, tiny: TinyConfig, tasks: Seque
         schedule.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        if step % 40 == 0: print(step, round(float(np.mean(losses[-40:])),4), flush=True)
         tokens += sum(len(ids) for ids, _ in batch)
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -1,0 +1,163 @@
+"""The profiles: every number of an experiment, typed, in one place.
+
+An Experiment is one environment in one profile. `experiment("tiny", "frozenlake")` is what notebooks and the driver use;
+`replace(...)` of the standard library changes a field. A profile changes values, never the code path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lib.envs.base import env_class
+from lib.envs.frozenlake import FrozenLakeConfig
+from lib.policies.config import TinyConfig
+from lib.trainers.budgets import BudgetMix, Fixed, Sampler, Staged
+from lib.trainers.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way of training, as the paper names it: an algorithm and a budget sampler.
+
+    label: in figures and tables. show_budget: the policy is told how many turns are left. beta: KL to the base policy.
+    """
+
+    label: str
+    algorithm: str = "grpo"
+    budget: Sampler = field(default_factory=Fixed)
+    show_budget: bool = False
+    beta: float = 0.0
+
+
+ARMS: dict[str, Arm] = {
+    "grpo": Arm("GRPO, full budget"),
+    "budgetmix": Arm("BudgetMix", budget=BudgetMix()),
+    "staged": Arm("Staged 25/50/100 %", budget=Staged((0.25, 0.5, 1.0))),
+    "fixed50": Arm("Fixed 50 %", budget=Fixed(0.5)),
+}
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """How checkpoints are evaluated.
+
+    tasks, samples: test tasks and rollouts of each (n >= 2K). train_tasks, train_samples: the same on training tasks,
+    for the generalisation gap. ks: the K of Pass@K; budget_k: the K of Pass@T (§2.2, C = 8). seed: of the rollouts, the
+    same for every policy, so that policies are compared on the same slips of the ice.
+    """
+
+    tasks: int = 200
+    samples: int = 16
+    train_tasks: int = 100
+    train_samples: int = 4
+    ks: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
+    budget_k: int = 8
+    seed: int = 10_000
+
+    def __post_init__(self):
+        if max(*self.ks, self.budget_k) > self.samples:
+            raise ValueError(f"K = {max(*self.ks, self.budget_k)} is larger than n = {self.samples} samples a task")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One environment in one profile.
+
+    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here,
+    or model: a hub id or local folder that is used instead. train: what all arms share. train_tasks, probe_tasks: sizes
+    of the training panel and of the validation panel on which training is probed. arms: names in ARMS.
+    """
+
+    profile: str
+    env: str
+    env_config: Any
+    base: TinyConfig = field(default_factory=TinyConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvalConfig = field(default_factory=EvalConfig)
+    train_tasks: int = 1000
+    probe_tasks: int = 50
+    arms: tuple[str, ...] = ("grpo", "budgetmix", "staged", "fixed50")
+
+    def __post_init__(self):
+        cls = env_class(self.env)
+        if not isinstance(self.env_config, cls.Config):
+            raise ValueError(f"{self.env} needs a {cls.Config.__name__}, got {type(self.env_config).__name__}")
+        for arm in self.arms:
+            if arm not in ARMS:
+                raise ValueError(f"unknown arm {arm!r}; known: {', '.join(ARMS)}")
+        if self.evaluation.train_tasks > self.train_tasks:
+            raise ValueError(f"{self.evaluation.train_tasks} training tasks to evaluate, {self.train_tasks} to train on")
+
+    @property
+    def t_max(self) -> int:
+        return self.env_config.max_turns
+
+    def turns(self, fraction: float) -> int:
+        """The budget T = ceil(fraction * Tmax)."""
+        return int(Fixed(fraction).budgets(0, 0, 1, self.t_max)[0])
+
+    def train_config(self, arm: str, seed: int) -> TrainConfig:
+        """The run of one arm with one seed. Raises ValueError for an arm that this experiment does not have."""
+        if arm not in self.arms:
+            raise ValueError(f"arm {arm!r} is not in {self.profile}/{self.env}; it has {', '.join(self.arms)}")
+        a = ARMS[arm]
+        budget = a.budget
+        if isinstance(budget, Staged):  # the first two stages take a quarter of the updates each
+            budget = replace(budget, every=max(1, self.train.updates // 4))
+        return replace(self.train, algorithm=a.algorithm, budget=budget, beta=a.beta, seed=seed)
+
+    def arm_env_config(self, arm: str) -> Any:
+        shown = arm != "base" and ARMS[arm].show_budget
+        return replace(self.env_config, show_budget=True) if shown else self.env_config
+
+
+def _tiny_frozenlake() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="frozenlake",
+        env_config=FrozenLakeConfig(frozen_share=0.7, observation="local"),
+        train=TrainConfig(updates=100, lr=6e-4, probe_every=20),
+    )
+
+
+def _smoke(x: Experiment) -> Experiment:
+    return replace(
+        x,
+        profile="smoke",
+        base=replace(x.base, demonstrations=400),
+        train=replace(x.train, updates=4, save_every=2, probe_every=2),
+        evaluation=replace(x.evaluation, tasks=20, train_tasks=10),
+        train_tasks=50,
+        probe_tasks=5,
+    )
+
+
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
+
+
+def experiment(profile: str, env: str = "frozenlake") -> Experiment:
+    """The experiment of an environment in a profile. Raises ValueError for an unknown name of either."""
+    if profile not in PROFILES:
+        raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}")
+    for x in PROFILES[profile]:
+        if x.env == env:
+            return x
+    raise ValueError(f"profile {profile} has no {env!r}; it has {', '.join(x.env for x in PROFILES[profile])}")
+
+
+def results_dir(profile: str) -> Path:
+    """Where tables and figures go: results/ for the default profile, results/<profile>/ for the others."""
+    return ROOT / "results" if profile == "tiny" else ROOT / "results" / profile
+
+
+def check_seeds(seeds: int) -> list[int]:
+    """The seeds 0..n-1 of a run. Raises ValueError below 2: an interval over seeds needs two."""
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 2:
+        raise ValueError(f"seeds={seeds!r}: at least 2 training seeds are needed for an interval over seeds")
+    return list(range(seeds))

@@ -1,0 +1,35 @@
+"""The configuration of the tiny base policy (light to import: no torch)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """The tiny base policy and its supervised training.
+
+    hidden, layers, heads: shape of the Qwen3 model (feed-forward width is 3 times hidden, as in Qwen3; the key-value
+    heads equal the heads, as grouping saves nothing at this size). vocabulary: upper limit of the byte-level BPE.
+    max_context: longest sequence in tokens. demonstrations: episodes shown. epochs, batch: passes over them and
+    episodes a step. lr: peak of a one-cycle schedule. seed: of weights, data and order.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    vocabulary: int = 512
+    max_context: int = 1024
+    demonstrations: int = 4000
+    epochs: int = 1
+    batch: int = 8
+    lr: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.hidden % (2 * self.heads):
+            raise ValueError(f"hidden {self.hidden} must be a multiple of 2 * heads = {2 * self.heads}")
+        if self.vocabulary < 256 + len(SPECIAL):
+            raise ValueError(f"vocabulary {self.vocabulary}: at least {256 + len(SPECIAL)} (bytes and special tokens)")

@@ -1,0 +1,145 @@
+"""The expensive steps, each found in the step cache or made: base policy, trained policy, rollouts.
+
+    base_policy(x)                  the model folder of the base policy
+    trained_policy(x, arm, seed)    the model folder after training
+    episodes(x, arm, seed, split)   rollouts of a policy on the test or training panel, with states and step quality
+
+x is an Experiment (lib/config.py); arm "base" is the base policy and has no seed. Nothing here is computed twice: the
+key of a step holds its config, the source of the modules that it uses, the panel, and the key of what it builds on.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.config import ROOT, Experiment
+from lib.envs.base import env_class
+from lib.episode import Episode, load_episodes, save_episodes, success_turns
+from lib.metrics.pass_kt import pass_kt
+from lib.panel import Panel, check_disjoint, panel
+from lib.store import load_manifest, run_step
+
+RUNS = ROOT / "results" / "runs"
+
+
+def train_panel(x: Experiment) -> Panel:
+    """The training tasks. Raises ValueError when one of them is also a validation or test task."""
+    p = panel(x.env, x.env_config, "train", x.train_tasks)
+    check_disjoint(p, probe_panel(x), test_panel(x))
+    return p
+
+
+def probe_panel(x: Experiment) -> Panel:
+    """The validation tasks on which training is probed and hyperparameters were chosen; never the test tasks."""
+    return panel(x.env, x.env_config, "valid", x.probe_tasks)
+
+
+def test_panel(x: Experiment) -> Panel:
+    return panel(x.env, x.env_config, "test", x.evaluation.tasks)
+
+
+def seen_panel(x: Experiment) -> Panel:
+    """The first training tasks, evaluated beside the test tasks for the generalisation gap."""
+    return panel(x.env, x.env_config, "train", x.evaluation.train_tasks)
+
+
+def _sources(x: Experiment, *modules: str) -> tuple[str, ...]:
+    return (*modules, env_class(x.env).__module__)
+
+
+def base_step(x: Experiment) -> Path:
+    """The step directory of the base policy; the model is in its folder `model`."""
+    tasks = train_panel(x)
+    about = {"env": x.env, "env_config": x.env_config, "tiny": x.base}
+    make = partial(_make_base, x, tasks.tasks)
+    sources = _sources(x, "lib.policies.tiny")
+    return run_step(f"base-{x.env}", about, make, root=RUNS, inputs=[tasks.hash], source=sources)
+
+
+def _make_base(x: Experiment, tasks: tuple, out: Path) -> dict[str, Any]:
+    from lib.policies.tiny import train_base  # torch is imported only where something is computed
+
+    return train_base(env_class(x.env), x.env_config, x.base, tasks, out / "model")
+
+
+def train_step(x: Experiment, arm: str, seed: int) -> Path:
+    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`."""
+    tasks, probe, base = train_panel(x), probe_panel(x), base_step(x)
+    run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
+    about = {"env": x.env, "env_config": env_config, "run": run}
+    make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
+    sources = _sources(x, "lib.trainers.trainer")
+    inputs = [base, tasks.hash, probe.hash]
+    return run_step(f"train-{x.env}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
+
+
+def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Path) -> dict[str, Any]:
+    from lib.policies.hf import HFPolicy
+    from lib.trainers.trainer import train
+
+    policy = HFPolicy.load(base, max_context=x.base.max_context)
+    return train(policy, env_class(x.env), env_config, run, tasks, probe, out)
+
+
+def base_policy(x: Experiment) -> Path:
+    return base_step(x) / "model"
+
+
+def trained_policy(x: Experiment, arm: str, seed: int) -> Path:
+    """Raises ValueError for an arm that the experiment does not have."""
+    return train_step(x, arm, seed) / "model"
+
+
+def episodes_step(x: Experiment, arm: str, seed: int | None = None, split: str = "test") -> Path:
+    """The step directory of the rollouts of one policy: `episodes.parquet`."""
+    if (arm == "base") != (seed is None):
+        raise ValueError(f"arm {arm!r} with seed {seed!r}: the base policy has no seed, every other arm has one")
+    if split not in ("test", "train"):
+        raise ValueError(f"split {split!r}: policies are evaluated on 'test' or 'train'")
+    model = base_step(x) if arm == "base" else train_step(x, arm, seed)
+    tasks = test_panel(x) if split == "test" else seen_panel(x)
+    samples = x.evaluation.samples if split == "test" else x.evaluation.train_samples
+    env_config = x.arm_env_config(arm)
+    about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "t_max": x.t_max}
+    make = partial(_make_episodes, x, env_config, model / "model", tasks.tasks, samples)
+    name = f"episodes-{x.env}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
+    sources = _sources(x, "lib.rollout", "lib.policies.hf")
+    return run_step(name, about, make, root=RUNS, inputs=[model, tasks.hash], source=sources)
+
+
+def _make_episodes(x: Experiment, env_config, model: Path, tasks, samples: int, out: Path) -> dict[str, Any]:
+    from lib.policies.hf import HFPolicy
+    from lib.rollout import jobs, rollout
+
+    cls = env_class(x.env)
+    todo = jobs(tasks, samples, x.t_max, x.evaluation.seed)
+    policy = HFPolicy.load(model, max_context=x.base.max_context)
+    found = rollout(policy, cls, env_config, todo, quality=cls.has_step_measure, states=True, batch_size=64)
+    save_episodes(found, out / "episodes.parquet")
+    ends = [e.end.value for e in found]
+    tokens = sum(len(t.context) + len(t.action) for e in found for t in e.turns)
+    return {"episodes": len(found), "tokens": tokens, "ends": {e: ends.count(e) for e in sorted(set(ends))}}
+
+
+@lru_cache(maxsize=128)
+def episodes(x: Experiment, arm: str, seed: int | None = None, split: str = "test") -> tuple[Episode, ...]:
+    """The rollouts of one policy, found or made: `samples` at Tmax for each task of the panel."""
+    return tuple(load_episodes(episodes_step(x, arm, seed, split) / "episodes.parquet"))
+
+
+@lru_cache(maxsize=512)
+def surface(
+    x: Experiment, arm: str, seed: int | None, ks: tuple[int, ...], ts: tuple[int, ...], split: str = "test"
+) -> np.ndarray:
+    """Pass@(K,T) of one policy for each task, (tasks, len(ks), len(ts)); tasks in the order of their ids."""
+    _, turns = success_turns(episodes(x, arm, seed, split))
+    return pass_kt(turns, ks, ts, x.t_max)
+
+
+def tokens_trained(x: Experiment, arm: str, seed: int) -> int:
+    """Tokens of all episodes of a training run (environment and policy together)."""
+    return load_manifest(train_step(x, arm, seed))["result"]["tokens"]
