@@ -120,7 +120,7 @@ def _tiny_frozenlake() -> Experiment:
         profile="tiny",
         env="frozenlake",
         env_config=FrozenLakeConfig(frozen_share=0.7, observation="local"),
-        train=TrainConfig(updates=100, lr=6e-4, probe_every=20),
+        train=TrainConfig(updates=100, lr=1e-3, probe_every=20),
     )
 
 

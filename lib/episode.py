@@ -33,6 +33,7 @@ class Turn:
     text: the action as text; reward: of this turn; quality: the environment's step measure of the action in [0, 1],
     NaN where not asked for or not defined.
     key: the state key before the action, as text. state: snapshot before the action (b"" where not asked for).
+    value: exact V*_t of the state before the action, NaN where not asked for or not known.
     """
 
     context: list[int]
@@ -44,6 +45,7 @@ class Turn:
     quality: float = float("nan")
     key: str = ""
     state: bytes = b""
+    value: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Episode:
 _TURN = pa.struct([
     ("context", pa.list_(pa.int32())), ("action", pa.list_(pa.int32())), ("logprobs", pa.list_(pa.float64())),
     ("text", pa.string()), ("reward", pa.float64()), ("invalid", pa.bool_()), ("quality", pa.float64()),
-    ("key", pa.string()), ("state", pa.binary()),
+    ("key", pa.string()), ("state", pa.binary()), ("value", pa.float64()),
 ])  # fmt: skip
 _SCHEMA = pa.schema([
     ("env", pa.string()), ("task", pa.string()), ("sample", pa.int32()), ("seed", pa.uint64()), ("budget", pa.int32()),

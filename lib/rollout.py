@@ -73,12 +73,12 @@ class _Play:
     def _turn(self, chat, action: list[int], logprobs: list[float]) -> None:
         text = chat.text(action)
         key = repr(self.env.state_key())
-        quality = self.env.step_quality(text) if self.quality else float("nan")
+        quality, value = self._measure(text)
         state = self.env.snapshot() if self.states else b""
         observation, reward, done, info = self.env.step(text)
         invalid = bool(info["invalid"])
         self.turns.append(
-            Turn(self.context, action, logprobs, text, float(reward), invalid, float(quality), key, state)
+            Turn(self.context, action, logprobs, text, float(reward), invalid, quality, key, state, value)
         )
         self.length += len(action)
         if done:
@@ -87,6 +87,13 @@ class _Play:
             self.end = End.BUDGET
         else:
             self._put(chat.between(action, observation))
+
+    def _measure(self, text: str) -> tuple[float, float]:
+        """Step quality of the action and exact value of the state; NaN where not asked for, or no exact value."""
+        if not self.quality:
+            return float("nan"), float("nan")
+        exact = type(self.env).value is not Env.value
+        return float(self.env.step_quality(text)), float(self.env.value()) if exact else float("nan")
 
     def episode(self) -> Episode:
         reward = float("nan") if self.end is End.ERROR else sum(t.reward for t in self.turns)

@@ -110,6 +110,13 @@ class Env(ABC):
         """
         raise NoStepMeasure(f"{self.name} has no step measure")
 
+    def value(self) -> float:
+        """V*_t of the present state, exact: the largest `step_quality` over all actions with the turns that are left.
+
+        Optional; the oracle-Q process reward (paper §5.1) needs it. Raises NoStepMeasure where it is not known exactly.
+        """
+        raise NoStepMeasure(f"{self.name} has no exact state value")
+
     def close(self) -> None:
         """Free what the episode holds (processes, connections). Called by the rollout engine at the end."""
 

@@ -1,36 +1,31 @@
 """DeepCoder-MT: a program, the results of the shown tests, a revision, and so on (paper §3.3, §4.2).
 
-Each turn's program runs on all tests of the task. The agent is told about the shown ones; the held-out ones decide: all of
-them passed is solved (reward 1), and the share of them passed is the step quality. So hard-coding the shown tests gains
-nothing. `submit` ends the episode. Task sets: "procedural" (lib/envs/deepcoder_tasks.py), "deepcoder" (the official
-data, lib/envs/deepcoder_data.py), "humaneval" (lib/envs/humaneval.py). A model's text is run in the sandbox only.
+Each turn's program runs on all tests of the task. The agent is told about the shown ones; the held-out ones decide: all
+of them passed is solved (reward 1), and the share of them passed is the step quality. So hard-coding the shown tests
+gains nothing. `submit` ends the episode. Task sets: "procedural" (lib/envs/deepcoder_tasks.py), "deepcoder" (the
+official data, lib/envs/deepcoder_data.py), "humaneval" (lib/envs/humaneval.py). Programs run in the sandbox only.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import random
-import re
 import sys
-import warnings
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from lib.envs import deepcoder_data, deepcoder_tasks, humaneval
 from lib.envs.base import SPLITS, Env, Step, Task
+from lib.envs.deepcoder_answer import read_answer
+from lib.envs.deepcoder_config import DeepCoderConfig
 from lib.envs.deepcoder_grade import Outcome, grade
-from lib.sandbox import Limits
 
-TASK_SETS = ("procedural", "deepcoder", "humaneval")
+__all__ = ["DeepCoder", "DeepCoderConfig"]
+
 LONGEST = 300  # characters of an input, an expected or an actual output in the feedback
-LONGEST_LINES = 200  # characters of an answer that is read without a block
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _BLOCK = (
     "Reply with one Python program in a ``` block. You see the results of some tests and can revise. To stop: submit."
 )
@@ -40,50 +35,6 @@ _HELP = {
     "humaneval": f"Complete the function. {_BLOCK}",
     "stdin": f"Write a program that reads stdin and prints. {_BLOCK}",
 }
-
-
-@dataclass(frozen=True)
-class DeepCoderConfig:
-    """What is programmed. Raises ValueError for any value that is not allowed."""
-
-    task_set: str = "procedural"
-    """"procedural", "deepcoder" or "humaneval"."""
-    depth: int = 2
-    """Procedural: most operations of a function, 1 to 4."""
-    max_turns: int = 10
-    """Tmax: turns of a full-budget episode."""
-    show_budget: bool = False
-    """Tell the policy how many turns are left. Hidden by default: then one rollout at Tmax serves every T."""
-    max_invalid: int = 3
-    """That many answers in a row without a program end the episode."""
-    shown_tests: int = 3
-    """Official sets: tests the agent is told about (procedural tasks show 3 of 11)."""
-    hidden_tests: int = 15
-    """Official set "deepcoder": at most so many tests are held out, those with the longest inputs."""
-    shown_failures: int = 1
-    """Failed shown tests described in the feedback, the first ones. One keeps ten turns short; official sets bear 3."""
-    wall_s: float = 2.0
-    """Seconds a test may take. The usual graders of the official data allow 6 to 12."""
-    memory_mb: int = 512
-    """Address space of a program, the interpreter included."""
-    revision: str = deepcoder_data.REVISION
-    """Commit of the official data set."""
-
-    def __post_init__(self):
-        if self.task_set not in TASK_SETS:
-            raise ValueError(f"task_set={self.task_set!r}: must be one of {', '.join(TASK_SETS)}")
-        for field, low in (("depth", 1), ("max_turns", 1), ("max_invalid", 1), ("shown_tests", 0), ("hidden_tests", 1),
-                           ("shown_failures", 0), ("memory_mb", 64)):  # fmt: skip
-            value = getattr(self, field)
-            if type(value) is not int or value < low:
-                raise ValueError(f"{field}={value!r}: must be an integer of at least {low}")
-        if self.depth > 4 or type(self.show_budget) is not bool or not self.wall_s > 0:
-            raise ValueError(f"depth={self.depth}, show_budget={self.show_budget!r}, wall_s={self.wall_s}: not allowed")
-
-    @property
-    def limits(self) -> Limits:
-        """Of the sandbox. After two tests beyond the time limit a program's other tests count as failed."""
-        return Limits(self.wall_s, self.wall_s, self.memory_mb << 20, give_up=2)
 
 
 @lru_cache(maxsize=32)
@@ -109,7 +60,7 @@ class DeepCoder(Env):
 
     @classmethod
     def tasks(cls, config: DeepCoderConfig, split: str, n: int) -> tuple[Task, ...]:
-        """The first n tasks of a split. Raises ValueError where fewer exist, ConnectionError without the data's host."""
+        """The first n tasks of a split. Raises ValueError where fewer exist, ConnectionError without a network."""
         if split not in SPLITS or type(n) is not int or n < 1:
             raise ValueError(f"split={split!r}, n={n!r}: split must be one of {', '.join(SPLITS)}, n at least 1")
         if config.task_set == "procedural":
@@ -125,8 +76,8 @@ class DeepCoder(Env):
 
     @classmethod
     def demonstrator(cls, config: DeepCoderConfig, task: Task, seed: int) -> Callable[[Env], str]:
-        """Wrong programs first, then the right one, sooner or later: see `deepcoder_tasks.demonstrator`; on HumanEval the
-        reference solution with a probability drawn from `seed`, else one without its last line.
+        """Wrong programs first, then the right one, sooner or later: see `deepcoder_tasks.demonstrator`. On HumanEval
+        the reference solution with a probability drawn from `seed`, else it without its last line.
 
         Raises ValueError for the official DeepCoder data, which has no demonstrations.
         """
@@ -146,8 +97,10 @@ class DeepCoder(Env):
         return act
 
     def reset(self, task: Task, seed: int, budget: int | None = None) -> list[dict[str, str]]:
-        """See Env. `seed` changes nothing: there is no chance in this environment. Raises ValueError for a budget outside
-        1..Tmax."""
+        """See Env. `seed` changes nothing: there is no chance in this environment.
+
+        Raises ValueError for a budget outside 1..Tmax and for a task of another environment.
+        """
         budget = self.config.max_turns if budget is None else budget
         if not 1 <= budget <= self.config.max_turns:
             raise ValueError(f"budget={budget}: must be in 1..{self.config.max_turns} (max_turns)")
@@ -158,7 +111,8 @@ class DeepCoder(Env):
         data = task.data
         if data["kind"] == "lines":
             pairs = zip(data["inputs"][: data["shown"]], data["outputs"], strict=False)
-            text = "\n".join(f"{self._show(i[0])} -> {self._show(o[0])}" for i, o in pairs)
+            lines = [data["hint"].capitalize() + "."] if self.config.hint else []
+            text = "\n".join(lines + [f"{self._show(i[0])} -> {self._show(o[0])}" for i, o in pairs])
         else:
             text = data["problem"].rstrip()
             text += f"\n\nStart with:\n```python\n{data['starter']}\n```" if data.get("starter") else ""
@@ -166,14 +120,14 @@ class DeepCoder(Env):
         return [{"role": "system", "content": _HELP[data["kind"]]}, {"role": "user", "content": text + self._left()}]
 
     def step(self, action: str) -> Step:
-        """See Env. info: `solved`, `invalid`, `quality` (share of held-out tests passed), `passed` (of the shown tests).
+        """See Env. info: `solved`, `invalid`, `quality` (share of held-out tests passed), `passed` (shown tests passed).
 
         Raises RuntimeError when the episode is over or its budget is spent, SandboxError where nothing is known.
         """
         self._check_started()
         if self.over or self.turns >= self.budget:
             raise RuntimeError(f"the episode is over after {self.turns} of {self.budget} turns: call reset or restore")
-        kind, code = self.parse(action)
+        kind, code = read_answer(action, self.task.data["kind"])
         self.turns += 1
         self.streak = self.streak + 1 if kind == "invalid" else 0
         shown, solved, text = [], False, ""
@@ -191,23 +145,6 @@ class DeepCoder(Env):
         info = {"solved": solved, "invalid": kind == "invalid", "passed": sum(o.passed for o in shown)}
         info["quality"] = self.quality if kind == "program" else 0.0
         return Step(text + ("" if self.over else self._left()), float(solved), self.over, info)
-
-    def parse(self, text: str) -> tuple[str, str]:
-        """An answer as ("program", code), ("submit", "") or ("invalid", "").
-
-        Outside `<think>` the last ``` block counts. On procedural tasks the whole answer may also be, without a block, at
-        most 200 characters: assignments to x one a line, or an expression of x; a block may also define the function f.
-        """
-        text = _THINK.sub(" ", text).strip()
-        if text.strip(" .`").lower() == "submit":
-            return "submit", ""
-        blocks = _FENCE.findall(text)
-        if self.task.data["kind"] != "lines":
-            return ("program", blocks[-1]) if blocks and blocks[-1].strip() else ("invalid", "")
-        answer = (blocks or [text])[-1].strip()
-        if len(answer) <= LONGEST_LINES and (body := _body(answer)):
-            return "program", body
-        return ("program", answer) if blocks and re.search(r"^def f\(", answer, re.MULTILINE) else ("invalid", "")
 
     def snapshot(self) -> bytes:
         """See Env. Compressed JSON: the task, the programs so far, what the last turn gave, the counters."""
@@ -229,16 +166,17 @@ class DeepCoder(Env):
         self.budget, self.turns, self.streak, self.over = budget, turns, streak, over
 
     def state_key(self) -> tuple[str, str]:
-        """The task and a hash of what the last turn's tests said ("" before the first). Two programs that the shown tests
-        cannot tell apart lead to the same state; earlier programs and the turn are left out, since with them hardly
-        any two visits would match (GiGPO's anchors, arXiv 2505.10978)."""
+        """The task and a hash of what the last turn told ("" before the first). Two programs that the shown tests do not
+        tell apart lead to the same state; earlier programs and the turn are left out, since with them hardly any two
+        visits would match (GiGPO's anchors, arXiv 2505.10978)."""
         self._check_started()
         return self.task.id, hashlib.sha256(self.feedback.encode()).hexdigest()[:16] if self.feedback else ""
 
     def step_quality(self, action: str) -> float:
-        """Share of held-out tests that the program passes (§3.3); of the last program for submit, 0 for an invalid one."""
+        """Share of held-out tests that the program passes (§3.3); for submit that of the last program, for an answer
+        without a program 0."""
         self._check_started()
-        kind, code = self.parse(action)
+        kind, code = read_answer(action, self.task.data["kind"])
         if kind == "program":
             hidden = self._grade(code)[1]
             return sum(o.passed for o in hidden) / len(hidden)
@@ -277,20 +215,3 @@ class DeepCoder(Env):
 def _cut(text: str) -> str:
     text = text.strip()
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-
-
-def _body(text: str) -> str:
-    """Assignments to x, or an expression of x, as a program that defines f; "" for anything else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a model writes need not be tidy
-        try:
-            nodes = ast.parse(text).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ""
-    if len(nodes) == 1 and isinstance(nodes[0], ast.Expr):
-        lines = [f"x = {ast.unparse(nodes[0])}"]
-    elif nodes and all(isinstance(n, ast.Assign) and ast.unparse(n.targets) == "x" for n in nodes):
-        lines = [ast.unparse(n) for n in nodes]
-    else:
-        return ""
-    return "\n    ".join(["def f(x):", *lines, "return x"])

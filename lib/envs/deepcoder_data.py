@@ -98,7 +98,7 @@ def to_data(row: dict[str, Any], shown: int, hidden: int) -> dict[str, Any]:
 
 
 def rows(split: str, revision: str = REVISION) -> Iterator[dict[str, Any]]:
-    """The dataset's rows of a split, streamed in the order of CONFIGS. Raises ConnectionError where it is out of reach."""
+    """The dataset's rows of a split, streamed in the order of CONFIGS. Raises ConnectionError where out of reach."""
     from datasets import load_dataset
 
     source = "test" if split == "test" else "train"

@@ -1,7 +1,8 @@
 """Grading a program on a task's tests: run in the sandbox, compared on the host.
 
-A task's data (JSON-able): `kind` "lines" (procedural), "function", "stdin" or "humaneval"; `fn` the function's name; `inputs` argument lists or stdin texts; `outputs` for each input the list of accepted
-outputs; `shown` how many tests, from the first on, the agent sees. HumanEval's tests are asserts: `lib.envs.humaneval`.
+A task's data (JSON-able): `kind` "lines" (procedural), "function", "stdin" or "humaneval"; `fn` the function's name;
+`inputs` argument lists or stdin texts; `outputs` for each input the list of accepted outputs; `shown` how many tests,
+from the first on, the agent sees. HumanEval's tests are asserts: `lib.envs.humaneval`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from lib.envs import humaneval
 from lib.sandbox import Job, Limits, run_once, same_stdout, same_value
 
 # LeetCode-style solutions are written for a judge that has imported these.
-PRELUDE = (
-    "from typing import *; from collections import *; from itertools import *; from functools import *; from math import *"
-    "; from heapq import *; from bisect import *; import collections, itertools, functools, math, heapq, bisect, re, string"
-)
+_STARRED = "typing collections itertools functools math heapq bisect".split()
+PRELUDE = "; ".join([*(f"from {m} import *" for m in _STARRED), f"import re, string, {', '.join(_STARRED)}"])
 
 
 class Outcome(NamedTuple):

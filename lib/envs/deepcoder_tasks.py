@@ -17,51 +17,66 @@ from typing import Any, NamedTuple
 SETS = 4  # sets of inputs a function is asked with; few, so that graded programs are met again
 SHOWN, HIDDEN = 3, 8  # tests of a task
 BUCKETS = {"train": range(0, 6), "valid": range(6, 7), "test": range(7, 10)}  # of a function's SHA-256 modulo 10
-SLIP = 0.03  # share of a demonstrator's answers that are not Python
+SLIP = 0.03  # share of a demonstrator's answers that break off
 
 
 class Op(NamedTuple):
-    """One operation: its Python text, the types of x it takes and gives, and what it does."""
+    """One operation: its Python text, the types of x it takes and gives, its family (the hint), and what it does."""
 
     text: str
     takes: str
     gives: str
+    family: str
     run: Callable[[Any], Any]
 
 
 def _ops() -> tuple[Op, ...]:
-    both = [  # of lists and of words
-        ("x[::-1]", lambda x: x[::-1]),
-        ("x[1:]", lambda x: x[1:]),
-        ("x[:-1]", lambda x: x[:-1]),
-        ("x[::2]", lambda x: x[::2]),
-        ("x[:3]", lambda x: x[:3]),
-        ("x*2", lambda x: x * 2),
-    ]
-    lists = [
-        ("sorted(x)", sorted),
-        ("[v+1 for v in x]", lambda x: [v + 1 for v in x]),
-        ("[v*2 for v in x]", lambda x: [v * 2 for v in x]),
-        ("[v*v for v in x]", lambda x: [v * v for v in x]),
-        ("[v%3 for v in x]", lambda x: [v % 3 for v in x]),
-        ("[v for v in x if v>3]", lambda x: [v for v in x if v > 3]),
-        ("[v for v in x if v%2]", lambda x: [v for v in x if v % 2]),
-    ]
-    words = [
-        ("x.upper()", str.upper),
-        ("x.title()", str.title),
-        ("x.replace('a','o')", lambda x: x.replace("a", "o")),
-        ("''.join(sorted(x))", lambda x: "".join(sorted(x))),
-    ]
-    numbers = [("x+1", lambda x: x + 1), ("x*2", lambda x: x * 2), ("x*x", lambda x: x * x), ("x%3", lambda x: x % 3)]
-    ends = [("sum(x)", sum), ("max(x)", max), ("min(x)", min), ("x[0]", lambda x: x[0]), ("x[-1]", lambda x: x[-1])]
+    def family(name: str, takes: str, gives: str, members: dict[str, Callable[[Any], Any]]) -> list[Op]:
+        return [Op(text, takes, gives, name, run) for text, run in members.items()]
+
+    cuts = {"x[1:]": lambda x: x[1:], "x[:-1]": lambda x: x[:-1], "x[::2]": lambda x: x[::2], "x[:3]": lambda x: x[:3]}
+    turns = {"x[::-1]": lambda x: x[::-1], "x*2": lambda x: x * 2}
+    maps = {
+        "[v+1 for v in x]": lambda x: [v + 1 for v in x],
+        "[v*2 for v in x]": lambda x: [v * 2 for v in x],
+        "[v*v for v in x]": lambda x: [v * v for v in x],
+        "[v%3 for v in x]": lambda x: [v % 3 for v in x],
+    }
+    filters = {
+        "[v for v in x if v>3]": lambda x: [v for v in x if v > 3],
+        "[v for v in x if v%2]": lambda x: [v for v in x if v % 2],
+    }
+    sums = {
+        "sum(x)": sum,
+        "max(x)": max,
+        "min(x)": min,
+        "len(x)": len,
+        "x[0]": lambda x: x[0],
+        "x[-1]": lambda x: x[-1],
+    }
+    letters = {
+        "x.upper()": str.upper,
+        "x.title()": str.title,
+        "x.replace('a','o')": lambda x: x.replace("a", "o"),
+    }
+    numbers = {
+        "x+1": lambda x: x + 1,
+        "x*2": lambda x: x * 2,
+        "x*x": lambda x: x * x,
+        "x%3": lambda x: x % 3,
+        "-x": lambda x: -x,
+    }
     return (
-        *(Op(t, kind, kind, f) for kind in ("list", "word") for t, f in both),
-        *(Op(t, "list", "list", f) for t, f in lists),
-        *(Op(t, "list", "number", f) for t, f in [("len(x)", len), *ends]),
-        *(Op(t, "word", "word", f) for t, f in words),
-        *(Op(t, "word", "number", f) for t, f in [("len(x)", len), ("x.count('a')", lambda x: x.count("a"))]),
-        *(Op(t, "number", "number", f) for t, f in [*numbers, ("-x", lambda x: -x)]),
+        *family("cut", "list", "list", cuts),
+        *family("arrange", "list", "list", {"sorted(x)": sorted, **turns}),
+        *family("map", "list", "list", maps),
+        *family("filter", "list", "list", filters),
+        *family("reduce", "list", "number", sums),
+        *family("cut", "word", "word", cuts),
+        *family("arrange", "word", "word", {"''.join(sorted(x))": lambda x: "".join(sorted(x)), **turns}),
+        *family("letters", "word", "word", letters),
+        *family("count", "word", "number", {"len(x)": len, "x.count('a')": lambda x: x.count("a")}),
+        *family("number", "number", "number", numbers),
     )
 
 
@@ -166,6 +181,7 @@ def _data(f: Function, s: int) -> dict[str, Any]:
         "outputs": [[v] for v in f.outputs[own]],
         "shown": SHOWN,
         "takes": f.takes,
+        "hint": ", then ".join(OPS[i].family for i in f.chain),
         "solution": f.text,
     }
 
@@ -176,15 +192,16 @@ def compact(value: Any) -> str:
 
 
 def demonstrator(depth: int, data: dict[str, Any], seed: int) -> Callable[[int], str]:
-    """A player of mixed quality: turn (0-based) → answer. It revises: its answers are like the one before but for one line.
+    """A player of mixed quality: turn (0-based) → answer. It revises its last program one line a turn.
 
-    Drawn from `seed`: with what probability a line of the first answer is right (0–0.7), a turn repairs a wrong line and
-    not a random one for the worse or better (0.2–0.8), and a turn is a random function of the same types (0–0.3).
+    Drawn from `seed`: the probabilities that a line of the first program is right (0–0.7, else a random one of its
+    family), that a turn repairs a wrong line (0.2–0.8, else it changes a random one at random), and that a turn answers
+    with a random function of the same types (0–0.3). A share SLIP of the answers breaks off early.
     """
     rng = random.Random(f"deepcoder demonstrator {seed}")
     start, repair, wild = rng.uniform(0, 0.7), rng.uniform(0.2, 0.8), rng.uniform(0, 0.3)
     target = next(f for f in functions(depth) if (f.takes, f.text) == (data["takes"], data["solution"]))
-    like = [[i for i, op in enumerate(OPS) if op[1:3] == OPS[j][1:3]] for j in target.chain]
+    like = [[i for i, op in enumerate(OPS) if op[1:4] == OPS[j][1:4]] for j in target.chain]
     guess = [j if rng.random() < start else rng.choice(same) for j, same in zip(target.chain, like, strict=True)]
 
     def act(turn: int) -> str:

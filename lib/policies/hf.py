@@ -183,17 +183,23 @@ def sample(logits: torch.Tensor, uniforms: Sequence[float]) -> tuple[list[int], 
 
 
 def score(
-    model: torch.nn.Module, rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor], temperature: float = 1.0
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    model: torch.nn.Module,
+    rows: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor],
+    temperature: float = 1.0,
+    value_head: torch.nn.Module | None = None,
+) -> tuple[list[torch.Tensor], ...]:
     """Log-probability and entropy (nats) of chosen tokens by teacher forcing, without work on padding.
 
     rows: token ids of each sequence, 1-D, of any length. masks: True at the tokens to score (never the first). Rows are
     sorted by length into chunks with little padding, padded on the right (causal attention never looks there), and the
     head is applied to the scored positions only. Returns two lists in the order of `rows`; gradients flow.
+    value_head: (n, hidden) to (n,); its values of the states in which the tokens were chosen are then a third list.
     """
     base = getattr(model, "get_base_model", lambda: model)()
     logps: list = [None] * len(rows)
     entropies: list = [None] * len(rows)
+    values: list = [None] * len(rows)
     for chunk in length_chunks([len(r) for r in rows]):
         ids = torch.nn.utils.rnn.pad_sequence([rows[i] for i in chunk], batch_first=True)
         wanted = torch.nn.utils.rnn.pad_sequence([masks[i].bool() for i in chunk], batch_first=True)
@@ -208,7 +214,10 @@ def score(
         counts = [int(masks[i].sum()) for i in chunk]
         for i, a, b in zip(chunk, logp.split(counts), entropy.split(counts), strict=True):
             logps[i], entropies[i] = a, b
-    return logps, entropies
+        if value_head is not None:
+            for i, v in zip(chunk, value_head(hidden).split(counts), strict=True):
+                values[i] = v
+    return (logps, entropies) if value_head is None else (logps, entropies, values)
 
 
 def length_chunks(lengths: Sequence[int], max_tokens: int = 16384, slack: float = 1.15) -> list[list[int]]:

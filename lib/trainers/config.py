@@ -14,7 +14,7 @@ class TrainConfig:
 
     algorithm: a name in ALGORITHMS. budget: the sampler of interaction budgets. updates: rollout-and-update cycles.
     tasks_per_update, group_size: task instances an update and episodes each. iterations: optimisation steps on the
-    same episodes. lr, warmup, max_grad_norm: AdamW with linear warm-up, then constant. adam_epsilon: as in
+    same episodes. lr, warmup, max_grad_norm: AdamW with linear warm-up, then linear decay to 0. adam_epsilon: as in
     CleanRL's PPO; at 1e-8 the near-zero gradients of words never sampled are blown up to full steps until the policy
     babbles. epsilon: clip range of the ratio.
     beta: weight of the KL term to the base policy. scale_rewards: divide by the group's standard deviation. loss_type:

@@ -47,7 +47,7 @@ class AgentTrainer(GRPOTrainer):
             steps_per_generation=1,
             max_steps=run.updates * run.iterations,
             learning_rate=run.lr,
-            lr_scheduler_type="constant_with_warmup",
+            lr_scheduler_type="linear",
             warmup_steps=run.warmup,
             max_grad_norm=run.max_grad_norm,
             adam_epsilon=run.adam_epsilon,

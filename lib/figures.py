@@ -1,0 +1,96 @@
+"""The figures, in one visual language: policy = colour, environment = panel, seeds = thin lines, interval = band,
+structural bound = dashed line. Colours are Okabe and Ito's, which colour-blind readers can tell apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lib.config import ARMS, results_dir
+from lib.tables import write_whole
+
+BOUND = "Structural bound"
+_OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7A5195", "#555555")
+COLOURS = {"Base": "#000000", BOUND: "#888888"} | {
+    arm.label: colour for arm, colour in zip(ARMS.values(), _OKABE_ITO, strict=False)
+}
+
+
+def use_style() -> None:
+    """Set the style once at the top of a notebook: paper width, readable labels, no surprises in PDF."""
+    sns.set_theme(context="paper", style="whitegrid", font_scale=1.15)
+    matplotlib.rcParams.update({"figure.dpi": 110, "savefig.dpi": 200, "axes.spines.top": False, "pdf.fonttype": 42,
+                                "axes.spines.right": False, "legend.frameon": False, "svg.hashsalt": "0"})  # fmt: skip
+
+
+def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, y: str = "pass") -> None:
+    """Draw curves of `y` over `axis` ("K" or "T") as `lib.curves.pass_curves` returns them, and the bound."""
+    for policy, group in data.groupby("policy", sort=False):
+        colour = COLOURS[policy]
+        for seed, line in group.groupby("seed"):
+            if seed != "mean":
+                ax.plot(line[axis], line[y], color=colour, lw=0.6, alpha=0.5)
+        mean = group[group.seed == "mean"]
+        ax.plot(mean[axis], mean[y], color=colour, lw=2, marker="o", ms=3.5, label=policy)
+        ax.fill_between(mean[axis], mean.low, mean.high, color=colour, alpha=0.15, lw=0)
+    if bound is not None:
+        ax.plot(bound[axis], bound[y], color=COLOURS[BOUND], lw=1.5, ls="--", label=BOUND)
+    ax.set_xticks(sorted(data[axis].unique()))
+    ax.set_ylim(0, 1.02)
+
+
+def leads(table: pd.DataFrame, ax: Axes, axis: str = "T") -> None:
+    """Draw leads with their intervals over seeds as `lib.curves.lead_table` returns them."""
+    groups = list(table.groupby(["policy", "over"], sort=False))
+    step = np.min(np.diff(sorted(table[axis].unique()))) if table[axis].nunique() > 1 else 1
+    for i, ((policy, over), g) in enumerate(groups):
+        where = g[axis] + (i - (len(groups) - 1) / 2) * 0.12 * step
+        error = np.vstack([g.lead - g.low, g.high - g.lead])
+        name = f"{policy} − {over}"
+        ax.errorbar(where, g.lead, error, fmt="o-", color=COLOURS[policy], capsize=3, label=name)
+        for column in [c for c in g if c.startswith("seed ")]:
+            ax.plot(where, g[column], ".", color=COLOURS[policy], ms=3, alpha=0.6)
+    ax.axhline(0, color="#444444", lw=1)
+    ax.set_xticks(sorted(table[axis].unique()))
+
+
+def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
+    """Heat map with contours of Pass@(K,T), `policy` minus Base, over K and T."""
+    means = data[data.seed == "mean"]
+    rl, base = (means[means.policy == p].pivot(index="K", columns="T", values="pass") for p in (policy, "Base"))
+    gap = rl - base
+    limit = max(0.05, float(np.abs(gap.to_numpy()).max()))
+    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax, cbar_kws={"label": f"{policy} − Base"})
+    ax.invert_yaxis()
+    xs, ys = np.arange(gap.shape[1]) + 0.5, np.arange(gap.shape[0]) + 0.5
+    lines = ax.contour(xs, ys, gap.to_numpy(), levels=5, colors="#333333", linewidths=0.7)
+    ax.clabel(lines, fmt="%.2f", fontsize=7)
+    ax.set(xlabel="T (turns)", ylabel="K (samples)")
+
+
+def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Path:
+    """Write `figures/<name>.png`, `.pdf` and the `.csv` that was drawn, and return the PNG's path."""
+    folder = results_dir(profile) / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    fig.savefig(folder / f"{name}.png", bbox_inches="tight", metadata={"Software": None})
+    fig.savefig(folder / f"{name}.pdf", bbox_inches="tight", metadata={"CreationDate": None, "Producer": None})
+    write_whole(folder / f"{name}.csv", data.to_csv(index=False, lineterminator="\n"))
+    return folder / f"{name}.png"
+
+
+def claim_intervals(table: pd.DataFrame, ax: Axes) -> None:
+    """Draw the effect and interval of every row of claims.csv, coloured by verdict."""
+    colour = {"supported": "#009E73", "opposite": "#D55E00", "inconclusive": "#777777"}
+    for i, row in enumerate(table.itertuples()):
+        error = [[row.estimate - row.low], [row.high - row.estimate]]
+        ax.errorbar(row.estimate, i, xerr=error, fmt="o", color=colour[row.verdict], capsize=3)
+    ax.set_yticks(range(len(table)), [f"{r.claim} · {r.environment} · {r.verdict}" for r in table.itertuples()])
+    ax.invert_yaxis()
+    ax.axvline(0, color="#444444", lw=1)
+    ax.set_xlabel("effect (difference of success rates)")

@@ -1,0 +1,180 @@
+"""Reproduce the paper: work off the profile's runs in a process pool, then execute the notebooks.
+
+python -m lib.reproduce --profile tiny --seeds 3        everything
+python -m lib.reproduce --notebooks 02_breadth          only some notebooks (their runs are found or made)
+python -m lib.reproduce --runs-only                     no notebooks
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures as cf
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lib.config import DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
+from lib.notebook import NotebookFailed, run_notebook
+from lib.stages import RUNS, base_step, episodes_step, train_step
+from lib.store import load_manifest, read_jsonl
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+LAST = "10_claims"  # reads what the others leave
+POLL_S = 5.0
+
+
+def plan(x: Experiment, seeds: Sequence[int]) -> list[tuple[str, int | None]]:
+    """The policies of an experiment, (arm, seed), the base policy last: the runs take longest and start first."""
+    return [(arm, s) for s in seeds for arm in x.arms] + [("base", None)]
+
+
+def work(profile: str, env: str, arm: str, seed: int | None) -> str:
+    """One policy from nothing to stored rollouts, in a worker process. Returns its name."""
+    x = experiment(profile, env)
+    for split in ("test", "train"):
+        episodes_step(x, arm, seed, split)
+    return run_name(env, arm, seed)
+
+
+def run_name(env: str, arm: str, seed: int | None) -> str:
+    return f"{env}-{arm}" + ("" if seed is None else f"-s{seed}")
+
+
+def _start_worker() -> None:
+    """One thread a worker; a worker dies with its driver, so that a killed run leaves nothing behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+
+
+def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
+    """Work off all runs of a profile. Raises RuntimeError that names every run that failed, after the others ended."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
+    context = multiprocessing.get_context("spawn")
+    with cf.ProcessPoolExecutor(workers, context, _start_worker) as pool:
+        bases = {pool.submit(_base, profile, x.env): f"base policy of {x.env}" for x in PROFILES[profile]}
+        failed = _wait(bases)
+        if not failed:
+            runs = {
+                pool.submit(work, profile, x.env, arm, s): run_name(x.env, arm, s)
+                for x in PROFILES[profile]
+                for arm, s in plan(x, seeds)
+            }
+            failed = _wait(runs)
+    if failed:
+        raise RuntimeError("these runs failed:\n" + "\n".join(f"  {n}: {e}" for n, e in failed.items()))
+
+
+def _base(profile: str, env: str) -> None:
+    base_step(experiment(profile, env))
+
+
+def _wait(futures: dict[cf.Future, str]) -> dict[str, str]:
+    """Wait for all, telling the progress of each run; the errors of those that failed."""
+    start, failed, pending = time.monotonic(), {}, set(futures)
+    while pending:
+        done, pending = cf.wait(pending, POLL_S, cf.FIRST_COMPLETED)
+        for f in done:
+            error = f.exception()
+            if error:
+                failed[futures[f]] = f"{type(error).__name__}: {error}"
+            _say(f"{'FAILED' if error else 'done'}  {futures[f]}")
+        lines = [line for f in pending if f.running() and (line := progress(futures[f]))]
+        waited = time.monotonic() - start
+        left = f", about {_clock(waited / (len(futures) - len(pending)) * len(pending))} left" if done else ""
+        if lines and (done or sys.stderr.isatty() or int(waited / POLL_S) % 6 == 0):
+            _say(f"[{_clock(waited)}] {len(futures) - len(pending)}/{len(futures)} done{left}")
+            for line in lines:
+                _say(f"    {line}")
+    return failed
+
+
+def progress(name: str) -> str | None:
+    """One line on a run under way, from its metrics.jsonl; None before its first update."""
+    found = sorted(RUNS.glob(f"train-{name}-*.work/metrics.jsonl"), key=lambda p: p.stat().st_mtime)
+    rows = read_jsonl(found[-1]) if found else []
+    if not rows:
+        return None
+    done, total = rows[-1]["update"], rows[-1]["updates"]
+    pace = sum(r["seconds_rollout"] + r["seconds_update"] for r in rows[-20:]) / min(len(rows), 20)
+    return f"{name}: update {done}/{total}, reward {rows[-1]['reward']:.2f}, ETA {_clock(pace * (total - done))}"
+
+
+def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) -> None:
+    """Execute notebooks side by side, the claims last. Raises NotebookFailed for the first that fails."""
+    out = results_dir(profile) / "executed"
+    paths = [ROOT / "notebooks" / f"{n}.ipynb" for n in names]
+    with cf.ThreadPoolExecutor(workers) as pool:
+        for batch in ([p for p in paths if p.stem != LAST], [p for p in paths if p.stem == LAST]):
+            jobs = {pool.submit(run_notebook, p, out, {"profile": profile, "seeds": seeds}): p for p in batch}
+            for job in cf.as_completed(jobs):
+                job.result()
+                _say(f"done  {jobs[job].stem}")
+
+
+def write_manifest(profile: str, seeds: Sequence[int], wall_s: float) -> None:
+    """results/<profile>/tables/manifest.json: which steps made these results, at which commit, and what they cost."""
+    steps = {}
+    for x in PROFILES[profile]:
+        found = [base_step(x)] + [train_step(x, a, s) for a, s in plan(x, seeds) if a != "base"]
+        found += [episodes_step(x, a, s, split) for a, s in plan(x, seeds) for split in ("test", "train")]
+        for step in found:
+            m = load_manifest(step)
+            steps[step.name] = {k: m[k] for k in ("key", "git", "started", "wall_s", "result")}
+    about = load_manifest(found[0])
+    total = {"profile": profile, "seeds": list(seeds), "wall_s": round(wall_s, 1), "versions": about["versions"]}
+    path = results_dir(profile) / "tables" / "manifest.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(total | {"platform": about["platform"], "steps": steps}, indent=1) + "\n", "utf-8")
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    names = [p.stem for p in NOTEBOOKS]
+    parser = argparse.ArgumentParser(prog="python -m lib.reproduce", description="Reproduce the paper.")
+    parser.add_argument("--profile", default="tiny", help=f"one of {', '.join(PROFILES)} (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, help="number of training seeds (default: the profile's)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: the cores, %(default)s)")
+    parser.add_argument("--notebooks", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
+    args = parser.parse_args(argv)
+    try:
+        experiment(args.profile, PROFILES[args.profile][0].env if args.profile in PROFILES else "")
+        seeds = check_seeds(DEFAULT_SEEDS[args.profile] if args.seeds is None else args.seeds)
+        if unknown := sorted(set(args.notebooks) - set(names)):
+            raise ValueError(f"unknown notebook {unknown[0]!r}; known: {', '.join(names)}")
+        if args.workers < 1:
+            raise ValueError(f"workers={args.workers}: at least 1")
+        start = time.monotonic()
+        run_all(args.profile, seeds, args.workers)
+        if not args.runs_only:
+            run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
+            write_manifest(args.profile, seeds, time.monotonic() - start)
+    except (ValueError, RuntimeError, NotebookFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    _say(f"done in {_clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
