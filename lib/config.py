@@ -1,7 +1,7 @@
 """The profiles: every number of an experiment, typed, in one place.
 
-An Experiment is one environment in one profile. `experiment("tiny", "frozenlake")` is what notebooks and the driver use;
-`replace(...)` of the standard library changes a field. A profile changes values, never the code path.
+An Experiment is one environment in one profile. `experiment("tiny", "frozenlake")` is what notebooks and the driver
+use; `replace(...)` of the standard library changes a field. A profile changes values, never the code path.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lib.envs.base import env_class
+from lib.envs.base import Env, env_class
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.policies.config import TinyConfig
+from lib.trainers.advantages import USES_ORACLE
 from lib.trainers.budgets import BudgetMix, Fixed, Sampler, Staged
 from lib.trainers.config import TrainConfig
 
@@ -38,7 +39,14 @@ ARMS: dict[str, Arm] = {
     "budgetmix": Arm("BudgetMix", budget=BudgetMix()),
     "staged": Arm("Staged 25/50/100 %", budget=Staged((0.25, 0.5, 1.0))),
     "fixed50": Arm("Fixed 50 %", budget=Fixed(0.5)),
+    "gigpo": Arm("GiGPO", algorithm="gigpo"),
+    "ppo": Arm("PPO", algorithm="ppo"),
+    "oracle_q": Arm("Oracle-Q reward", algorithm="oracle_q"),
+    "budgetmix_shown": Arm("BudgetMix, budget shown", budget=BudgetMix(), show_budget=True),
+    "grpo_kl": Arm("GRPO, KL 0.01", beta=0.01),
 }
+GRID = (0.1, 0.25, 0.5, 0.75, 1.0)  # of Tmax
+BASE_ARMS = ("base", "base_shown")  # the base policy, and the one trained on texts that tell the turns left
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,9 @@ class Experiment:
 
     profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here,
     or model: a hub id or local folder that is used instead. train: what all arms share. train_tasks, probe_tasks: sizes
-    of the training panel and of the validation panel on which training is probed. arms: names in ARMS.
+    of the training panel and of the validation panel on which training is probed. arms: names in ARMS; every one is
+    trained by `make reproduce`; add one with `replace(x, arms=(*x.arms, "grpo_kl"))`. analysed: the arms that the
+    analyses of single steps (§3.3, §4.1) compare with the base policy.
     """
 
     profile: str
@@ -81,20 +91,32 @@ class Experiment:
     train_tasks: int = 1000
     probe_tasks: int = 50
     arms: tuple[str, ...] = ("grpo", "budgetmix", "staged", "fixed50")
+    analysed: tuple[str, ...] = ("grpo",)
 
     def __post_init__(self):
         cls = env_class(self.env)
         if not isinstance(self.env_config, cls.Config):
             raise ValueError(f"{self.env} needs a {cls.Config.__name__}, got {type(self.env_config).__name__}")
+        if unknown := set(self.analysed) - set(self.arms):
+            raise ValueError(f"analysed {sorted(unknown)}: not among the arms {', '.join(self.arms)}")
         for arm in self.arms:
             if arm not in ARMS:
                 raise ValueError(f"unknown arm {arm!r}; known: {', '.join(ARMS)}")
+            if ARMS[arm].algorithm in USES_ORACLE and cls.value is Env.value:
+                raise ValueError(f"arm {arm!r} needs exact Q* and V*, which {self.env} does not have: leave it out")
         if self.evaluation.train_tasks > self.train_tasks:
-            raise ValueError(f"{self.evaluation.train_tasks} training tasks to evaluate, {self.train_tasks} to train on")
+            raise ValueError(
+                f"{self.evaluation.train_tasks} training tasks to evaluate, {self.train_tasks} to train on"
+            )
 
     @property
     def t_max(self) -> int:
         return self.env_config.max_turns
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The budgets of tables, and those at which a policy that is told its budget is evaluated (all of GRID)."""
+        return tuple(sorted({self.turns(f) for f in GRID}))
 
     def turns(self, fraction: float) -> int:
         """The budget T = ceil(fraction * Tmax)."""
@@ -110,17 +132,23 @@ class Experiment:
             budget = replace(budget, every=max(1, self.train.updates // 4))
         return replace(self.train, algorithm=a.algorithm, budget=budget, beta=a.beta, seed=seed)
 
+    def shows_budget(self, arm: str) -> bool:
+        """Whether the policy of an arm is told how many turns are left, in training and in evaluation."""
+        if arm not in (*ARMS, *BASE_ARMS):
+            raise ValueError(f"unknown arm {arm!r}; known: {', '.join((*BASE_ARMS, *ARMS))}")
+        return self.env_config.show_budget or (arm == "base_shown" if arm in BASE_ARMS else ARMS[arm].show_budget)
+
     def arm_env_config(self, arm: str) -> Any:
-        shown = arm != "base" and ARMS[arm].show_budget
-        return replace(self.env_config, show_budget=True) if shown else self.env_config
+        return replace(self.env_config, show_budget=True) if self.shows_budget(arm) else self.env_config
 
 
 def _tiny_frozenlake() -> Experiment:
     return Experiment(
         profile="tiny",
         env="frozenlake",
-        env_config=FrozenLakeConfig(frozen_share=0.7, observation="local"),
-        train=TrainConfig(updates=100, lr=1e-3, probe_every=20),
+        env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local"),
+        train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
+        arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
     )
 
 

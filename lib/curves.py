@@ -11,7 +11,7 @@ from lib.config import ARMS, Experiment
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.metrics.bounds import frozenlake_bound
 from lib.metrics.intervals import paired_seeds, task_curve_interval
-from lib.stages import surface, test_panel
+from lib.stages import surface, test_panel, tokens_trained, update_at_tokens
 
 
 def label(policy: str) -> str:
@@ -39,7 +39,8 @@ def pass_curves(
                 low, high = band[:, i, j]
                 rows.append(at | {"seed": "mean", "pass": mean[:, i, j].mean(), "low": low, "high": high})
                 if policy != "base":
-                    rows += [at | {"seed": str(s), "pass": p[:, i, j].mean()} for s, p in zip(which, per_seed, strict=True)]
+                    each = zip(which, per_seed, strict=True)
+                    rows += [at | {"seed": str(s), "pass": p[:, i, j].mean()} for s, p in each]
     return pd.DataFrame(rows, columns=["policy", "seed", "K", "T", "pass", "low", "high"])
 
 
@@ -63,18 +64,31 @@ def per_seed(x: Experiment, policy: str, seeds: Sequence[int], k: int, t: int, s
     return np.array([surface(x, policy, s, (k,), (t,), split).mean() for s in seeds])
 
 
-def lead(x: Experiment, a: str, b: str, seeds: Sequence[int], k: int, t: int):
-    """Interval of Pass@(K,T) of policy `a` minus that of `b`, paired over training seeds."""
-    return paired_seeds(per_seed(x, a, seeds, k, t), per_seed(x, b, seeds, k, t))
-
-
-def lead_table(x: Experiment, pairs: Sequence[tuple[str, str]], seeds: Sequence[int], points) -> pd.DataFrame:
-    """Leads of policies over others at (K, T) points: columns policy, over, K, T, lead, low, high, and each seed's."""
+def lead_table(
+    x: Experiment, pairs: Sequence[tuple[str, str]], seeds: Sequence[int], points: Sequence[tuple[int, int]]
+) -> pd.DataFrame:
+    """Leads of policies over others at (K, T) points, paired over training seeds: columns policy, over, K, T, lead,
+    low, high (95 % t interval over seeds), and one of each seed's lead."""
     rows = []
     for a, b in pairs:
         for k, t in points:
-            i = lead(x, a, b, seeds, k, t)
-            each = per_seed(x, a, seeds, k, t) - per_seed(x, b, seeds, k, t)
-            row = {"policy": label(a), "over": label(b), "K": k, "T": t, "lead": i.estimate, "low": i.low, "high": i.high}
-            rows.append(row | {f"seed {s}": d for s, d in zip(seeds, each, strict=True)})
+            values = per_seed(x, a, seeds, k, t), per_seed(x, b, seeds, k, t)
+            rows.append(_lead_row(label(a), label(b), k, t, *values, seeds))
     return pd.DataFrame(rows)
+
+
+def equal_tokens_table(x: Experiment, seeds: Sequence[int], points: Sequence[tuple[int, int]]) -> pd.DataFrame:
+    """`lead_table` of BudgetMix over the GRPO snapshot of the same seed that had seen at most as many tokens (§5.4)."""
+    updates = [update_at_tokens(x, "grpo", s, tokens_trained(x, "budgetmix", s)) for s in seeds]
+    rows = []
+    for k, t in points:
+        ours = per_seed(x, "budgetmix", seeds, k, t)
+        theirs = [surface(x, "grpo", s, (k,), (t,), update=u).mean() for s, u in zip(seeds, updates, strict=True)]
+        rows.append(_lead_row(label("budgetmix"), "GRPO at equal tokens", k, t, ours, np.array(theirs), seeds))
+    return pd.DataFrame(rows).assign(updates="/".join(map(str, updates)))
+
+
+def _lead_row(policy: str, over: str, k: int, t: int, a: np.ndarray, b: np.ndarray, seeds: Sequence[int]) -> dict:
+    i = paired_seeds(a, b)
+    row = {"policy": policy, "over": over, "K": k, "T": t, "lead": i.estimate, "low": i.low, "high": i.high}
+    return row | {f"seed {s}": d for s, d in zip(seeds, a - b, strict=True)}

@@ -108,13 +108,14 @@ _TURN = pa.struct([
 ])  # fmt: skip
 _SCHEMA = pa.schema([
     ("env", pa.string()), ("task", pa.string()), ("sample", pa.int32()), ("seed", pa.uint64()), ("budget", pa.int32()),
-    ("turns", pa.list_(_TURN)), ("end", pa.string()), ("reward", pa.float64()), ("error", pa.string()),
+    ("n_turns", pa.int32()), ("turns", pa.list_(_TURN)), ("end", pa.string()), ("reward", pa.float64()),
+    ("error", pa.string()),
 ])  # fmt: skip
 
 
 def save_episodes(episodes: Iterable[Episode], path: str | Path) -> None:
     """Write episodes to a parquet file, complete or not at all."""
-    rows = [asdict(e) | {"end": e.end.value} for e in episodes]
+    rows = [asdict(e) | {"end": e.end.value, "n_turns": len(e.turns)} for e in episodes]
     part = f"{path}.part{os.getpid()}"
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), part, compression="zstd")
     os.replace(part, path)
@@ -126,6 +127,7 @@ def load_episodes(path: str | Path) -> list[Episode]:
     for row in pq.read_table(path, schema=_SCHEMA).to_pylist():
         row["turns"] = [Turn(**t) for t in row["turns"]]
         row["end"] = End(row["end"])
+        del row["n_turns"]
         out.append(Episode(**row))
     return out
 
@@ -133,13 +135,27 @@ def load_episodes(path: str | Path) -> list[Episode]:
 def success_turns(episodes: Iterable[Episode]) -> tuple[list[str], np.ndarray]:
     """Task ids (sorted) and the array (tasks, samples) of success turns, inf where unsolved.
 
-    Raises ValueError when tasks have different numbers of samples, since episodes must never vanish.
+    Raises ValueError when tasks have different numbers of samples or a sample is there twice, since episodes must never
+    vanish.
     """
+    return _by_task((e.task, e.sample, e.success_turn) for e in episodes)
+
+
+def read_success_turns(path: str | Path) -> tuple[list[str], np.ndarray]:
+    """`success_turns` of a stored file, without reading the tokens."""
+    columns = pq.read_table(path, columns=["task", "sample", "n_turns", "end"]).to_pydict().values()
+    return _by_task((t, s, n if e == End.SOLVED else float("inf")) for t, s, n, e in zip(*columns, strict=True))
+
+
+def _by_task(rows: Iterable[tuple[str, int, float]]) -> tuple[list[str], np.ndarray]:
     by_task: dict[str, dict[int, float]] = {}
-    for e in episodes:
-        by_task.setdefault(e.task, {})[e.sample] = e.success_turn
+    for task, sample, turn in rows:
+        samples = by_task.setdefault(task, {})
+        if sample in samples:
+            raise ValueError(f"episode {task}/{sample} is there twice")
+        samples[sample] = turn
     sizes = {len(v) for v in by_task.values()}
     if len(sizes) != 1:
         raise ValueError(f"tasks have different numbers of samples: {sorted(sizes)}")
     names = sorted(by_task)
-    return names, np.array([[by_task[t][s] for s in sorted(by_task[t])] for t in names])
+    return names, np.array([[by_task[t][s] for s in sorted(by_task[t])] for t in names], dtype=float)

@@ -29,18 +29,21 @@ def use_style() -> None:
                                 "axes.spines.right": False, "legend.frameon": False, "svg.hashsalt": "0"})  # fmt: skip
 
 
-def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, y: str = "pass") -> None:
-    """Draw curves of `y` over `axis` ("K" or "T") as `lib.curves.pass_curves` returns them, and the bound."""
+def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, bands: bool = True) -> None:
+    """Draw Pass@(K,T) over `axis` ("K" or "T") as `lib.curves.pass_curves` returns it, and the structural bound.
+
+    bands: intervals over tasks; leave them out where many curves lie close together."""
     for policy, group in data.groupby("policy", sort=False):
         colour = COLOURS[policy]
         for seed, line in group.groupby("seed"):
             if seed != "mean":
-                ax.plot(line[axis], line[y], color=colour, lw=0.6, alpha=0.5)
+                ax.plot(line[axis], line["pass"], color=colour, lw=0.6, alpha=0.5)
         mean = group[group.seed == "mean"]
-        ax.plot(mean[axis], mean[y], color=colour, lw=2, marker="o", ms=3.5, label=policy)
-        ax.fill_between(mean[axis], mean.low, mean.high, color=colour, alpha=0.15, lw=0)
+        ax.plot(mean[axis], mean["pass"], color=colour, lw=2, marker="o", ms=3.5, label=policy)
+        if bands:
+            ax.fill_between(mean[axis], mean.low, mean.high, color=colour, alpha=0.15, lw=0)
     if bound is not None:
-        ax.plot(bound[axis], bound[y], color=COLOURS[BOUND], lw=1.5, ls="--", label=BOUND)
+        ax.plot(bound[axis], bound["pass"], color=COLOURS[BOUND], lw=1.5, ls="--", label=BOUND)
     ax.set_xticks(sorted(data[axis].unique()))
     ax.set_ylim(0, 1.02)
 
@@ -94,3 +97,36 @@ def claim_intervals(table: pd.DataFrame, ax: Axes) -> None:
     ax.invert_yaxis()
     ax.axvline(0, color="#444444", lw=1)
     ax.set_xlabel("effect (difference of success rates)")
+
+
+def outcome_bars(shares: pd.DataFrame, ax: Axes) -> None:
+    """Draw shares of better, equal and worse states by source, a bar the mean over seeds, a dot a seed."""
+    palette = {"better": COLOURS["GRPO, full budget"], "equal": "#BBBBBB", "worse": "#000000"}
+    where = {"x": "source", "y": "estimate", "hue": "outcome", "data": shares, "ax": ax, "palette": palette}
+    sns.barplot(**where, errorbar=None, alpha=0.75)
+    sns.stripplot(**where, dodge=True, size=3.5, edgecolor="white", linewidth=0.5, jitter=False, legend=False)
+    ax.axhline(0.5, color="#444444", lw=1, ls=":")
+    ax.set(xlabel="states from trajectories of", ylabel="share of states", ylim=(0, 1))
+
+
+def seed_lines(data: pd.DataFrame, x: str, y: str, ax: Axes, colour: str = COLOURS["GRPO, full budget"]) -> None:
+    """Draw `y` over `x`: a thin line a seed (column `seed`), and their mean."""
+    for _, line in data.groupby("seed"):
+        ax.plot(line[x], line[y], color=colour, lw=0.7, alpha=0.6)
+    mean = data.groupby(x)[y].mean()
+    ax.plot(mean.index, mean, color=colour, lw=2, marker="o", ms=3.5)
+
+
+def arm_lines(data: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
+    """Draw `y` over `x` for every arm (column `arm`): thin lines for seeds, a thick one for their mean."""
+    for arm, group in data.groupby("arm", sort=False):
+        seed_lines(group, x, y, ax, COLOURS[ARMS[arm].label])
+        ax.lines[-1].set_label(ARMS[arm].label)
+
+
+def policy_histogram(data: pd.DataFrame, column: str, ax: Axes) -> None:
+    """Draw the distribution of `column` for base's and RL's trajectories (column `source`)."""
+    colours = {"base": COLOURS["Base"], "rl": COLOURS["GRPO, full budget"]}
+    sns.histplot(
+        data, x=column, hue="source", palette=colours, stat="density", common_norm=False, ax=ax, element="step"
+    )

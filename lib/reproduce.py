@@ -16,12 +16,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from lib.analyses.stages import analyse
 from lib.config import DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
 from lib.notebook import NotebookFailed, run_notebook
-from lib.stages import RUNS, base_step, episodes_step, train_step
+from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
@@ -30,16 +32,29 @@ POLL_S = 5.0
 
 
 def plan(x: Experiment, seeds: Sequence[int]) -> list[tuple[str, int | None]]:
-    """The policies of an experiment, (arm, seed), the base policy last: the runs take longest and start first."""
-    return [(arm, s) for s in seeds for arm in x.arms] + [("base", None)]
+    """The policies of an experiment, (arm, seed), in the order in which they are started: a policy that needs rollouts
+    for every budget first, as it takes longest, and the base policy before the arms that are compared with it."""
+    arms = sorted(x.arms, key=lambda a: (not x.shows_budget(a), a not in x.analysed))
+    return [("base", None)] + [(arm, s) for arm in arms for s in seeds]
 
 
-def work(profile: str, env: str, arm: str, seed: int | None) -> str:
-    """One policy from nothing to stored rollouts, in a worker process. Returns its name."""
+def work(profile: str, env: str, arm: str, seed: int | None) -> None:
+    """One policy from nothing to stored rollouts and analyses, in a worker process."""
     x = experiment(profile, env)
-    for split in ("test", "train"):
-        episodes_step(x, arm, seed, split)
-    return run_name(env, arm, seed)
+    for step in evaluations(x, arm, seed):
+        step()
+    if arm in x.analysed:
+        analyse(x, arm, seed)
+
+
+def evaluations(x: Experiment, arm: str, seed: int | None) -> list[Callable[[], Path]]:
+    """The rollouts of a policy that notebooks read, as calls that find or make them."""
+    shown = x.shows_budget(arm)
+    calls = [partial(episodes_step, x, arm, seed, budget=t) for t in (x.grid if shown else (x.t_max,))]
+    calls += [] if shown else [partial(episodes_step, x, arm, seed, "train")]
+    if arm == "grpo" and "budgetmix" in x.arms:  # for the comparison at equal tokens (§5.4)
+        calls.append(partial(equal_tokens_step, x, seed))
+    return calls
 
 
 def run_name(env: str, arm: str, seed: int | None) -> str:
@@ -128,7 +143,7 @@ def write_manifest(profile: str, seeds: Sequence[int], wall_s: float) -> None:
     steps = {}
     for x in PROFILES[profile]:
         found = [base_step(x)] + [train_step(x, a, s) for a, s in plan(x, seeds) if a != "base"]
-        found += [episodes_step(x, a, s, split) for a, s in plan(x, seeds) for split in ("test", "train")]
+        found += [call() for a, s in plan(x, seeds) for call in evaluations(x, a, s)]
         for step in found:
             m = load_manifest(step)
             steps[step.name] = {k: m[k] for k in ("key", "git", "started", "wall_s", "result")}
@@ -153,7 +168,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lib.reproduce", description="Reproduce the paper.")
     parser.add_argument("--profile", default="tiny", help=f"one of {', '.join(PROFILES)} (default: %(default)s)")
     parser.add_argument("--seeds", type=int, help="number of training seeds (default: the profile's)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: the cores, %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), help="processes (default: the cores, %(default)s)"
+    )
     parser.add_argument("--notebooks", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
     args = parser.parse_args(argv)

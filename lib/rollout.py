@@ -1,6 +1,6 @@
 """The multi-turn rollout engine: many episodes side by side, token-in/token-out, a budget for each.
 
-What was sampled is what is stored, trained on and scored: the tokens of an episode only grow (see lib/policies/chat.py).
+What was sampled is what is stored, trained on and scored: the tokens of an episode only grow (lib/policies/chat.py).
 An episode is a function of (policy weights, task, sample, base seed, budget) and not of the batch it was played in.
 """
 
@@ -98,9 +98,7 @@ class _Play:
     def episode(self) -> Episode:
         reward = float("nan") if self.end is End.ERROR else sum(t.reward for t in self.turns)
         j = self.job
-        return Episode(
-            self.env.name, j.task.id, j.sample, j.seed, j.budget, self.turns, self.end, reward, self.error
-        )
+        return Episode(self.env.name, j.task.id, j.sample, j.seed, j.budget, self.turns, self.end, reward, self.error)
 
 
 def rollout(
@@ -125,10 +123,12 @@ def rollout(
     out: list[Episode] = []
     for start in range(0, len(todo), batch_size):
         plays = [_Play(env_class(config), j, quality, states) for j in todo[start : start + batch_size]]
-        _play(policy, plays)
+        try:
+            _play(policy, plays)
+        finally:
+            for p in plays:
+                p.env.close()
         out += [p.episode() for p in plays]
-        for p in plays:
-            p.env.close()
     return out
 
 

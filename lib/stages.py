@@ -6,6 +6,10 @@
 
 x is an Experiment (lib/config.py); arm "base" is the base policy and has no seed. Nothing here is computed twice: the
 key of a step holds its config, the source of the modules that it uses, the panel, and the key of what it builds on.
+
+A policy that is told how many turns are left (`Arm.show_budget`) starts from a base policy of its own, `base_shown`, of
+the same shape, seed and demonstrations, with the turns left in their texts. Otherwise it would meet that
+line for the first time in RL, and the comparison would be about that. It is evaluated by new rollouts for each T.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from lib.config import ROOT, Experiment
+from lib.config import BASE_ARMS, ROOT, Experiment
 from lib.envs.base import env_class
-from lib.episode import Episode, load_episodes, save_episodes, success_turns
-from lib.metrics.pass_kt import pass_kt
+from lib.episode import Episode, load_episodes, read_success_turns, save_episodes
+from lib.metrics.pass_kt import pass_kt, pass_kt_resampled
 from lib.panel import Panel, check_disjoint, panel
-from lib.store import load_manifest, run_step
+from lib.store import load_manifest, read_jsonl, run_step
 
 RUNS = ROOT / "results" / "runs"
 
@@ -51,25 +55,26 @@ def _sources(x: Experiment, *modules: str) -> tuple[str, ...]:
     return (*modules, env_class(x.env).__module__)
 
 
-def base_step(x: Experiment) -> Path:
-    """The step directory of the base policy; the model is in its folder `model`."""
-    tasks = train_panel(x)
-    about = {"env": x.env, "env_config": x.env_config, "tiny": x.base}
-    make = partial(_make_base, x, tasks.tasks)
+def base_step(x: Experiment, arm: str = "base") -> Path:
+    """The step directory of the base policy that an arm starts from; the model is in its folder `model`."""
+    tasks, env_config = train_panel(x), x.arm_env_config(arm)
+    about = {"env": x.env, "env_config": env_config, "tiny": x.base}
+    make = partial(_make_base, x, env_config, tasks.tasks)
     sources = _sources(x, "lib.policies.tiny")
-    return run_step(f"base-{x.env}", about, make, root=RUNS, inputs=[tasks.hash], source=sources)
+    name = f"base-{x.env}" + "-shown" * (env_config != x.env_config)
+    return run_step(name, about, make, root=RUNS, inputs=[tasks.hash], source=sources)
 
 
-def _make_base(x: Experiment, tasks: tuple, out: Path) -> dict[str, Any]:
+def _make_base(x: Experiment, env_config: Any, tasks: tuple, out: Path) -> dict[str, Any]:
     from lib.policies.tiny import train_base  # torch is imported only where something is computed
 
-    return train_base(env_class(x.env), x.env_config, x.base, tasks, out / "model")
+    return train_base(env_class(x.env), env_config, x.base, tasks, out / "model")
 
 
 def train_step(x: Experiment, arm: str, seed: int) -> Path:
-    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`."""
-    tasks, probe, base = train_panel(x), probe_panel(x), base_step(x)
+    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`."""
     run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
+    tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
     about = {"env": x.env, "env_config": env_config, "run": run}
     make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer")
@@ -94,29 +99,45 @@ def trained_policy(x: Experiment, arm: str, seed: int) -> Path:
     return train_step(x, arm, seed) / "model"
 
 
-def episodes_step(x: Experiment, arm: str, seed: int | None = None, split: str = "test") -> Path:
-    """The step directory of the rollouts of one policy: `episodes.parquet`."""
-    if (arm == "base") != (seed is None):
-        raise ValueError(f"arm {arm!r} with seed {seed!r}: the base policy has no seed, every other arm has one")
+def episodes_step(
+    x: Experiment, arm: str, seed: int | None = None, split: str = "test", budget: int | None = None,
+    update: int | None = None,
+) -> Path:  # fmt: skip
+    """The step directory of the rollouts of one policy: `episodes.parquet`. budget: T in turns (default: Tmax).
+
+    update: the weights after so many updates, one of the run's snapshots (default: the last weights).
+    """
+    if (arm in BASE_ARMS) != (seed is None):
+        raise ValueError(f"arm {arm!r} with seed {seed!r}: a base policy has no seed, every other arm has one")
     if split not in ("test", "train"):
         raise ValueError(f"split {split!r}: policies are evaluated on 'test' or 'train'")
-    model = base_step(x) if arm == "base" else train_step(x, arm, seed)
+    budget = x.t_max if budget is None else budget
+    if not 1 <= budget <= x.t_max:
+        raise ValueError(f"budget {budget}: it must be in 1..{x.t_max} (Tmax)")
+    model = base_step(x, arm) if arm in BASE_ARMS else train_step(x, arm, seed)
     tasks = test_panel(x) if split == "test" else seen_panel(x)
     samples = x.evaluation.samples if split == "test" else x.evaluation.train_samples
     env_config = x.arm_env_config(arm)
-    about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "t_max": x.t_max}
-    make = partial(_make_episodes, x, env_config, model / "model", tasks.tasks, samples)
+    weights = "model" if update is None else f"snapshots/update-{update:04d}"
+    if not (model / weights).is_dir():
+        raise ValueError(f"{arm} has no snapshot of update {update}; it has one each {x.train.probe_every} updates")
+    about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
+    about["weights"] = weights
+    make = partial(_make_episodes, x, env_config, model / weights, tasks.tasks, samples, budget)
     name = f"episodes-{x.env}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
+    name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
     sources = _sources(x, "lib.rollout", "lib.policies.hf")
     return run_step(name, about, make, root=RUNS, inputs=[model, tasks.hash], source=sources)
 
 
-def _make_episodes(x: Experiment, env_config, model: Path, tasks, samples: int, out: Path) -> dict[str, Any]:
+def _make_episodes(
+    x: Experiment, env_config: Any, model: Path, tasks: tuple, samples: int, budget: int, out: Path
+) -> dict[str, Any]:
     from lib.policies.hf import HFPolicy
     from lib.rollout import jobs, rollout
 
     cls = env_class(x.env)
-    todo = jobs(tasks, samples, x.t_max, x.evaluation.seed)
+    todo = jobs(tasks, samples, budget, x.evaluation.seed)
     policy = HFPolicy.load(model, max_context=x.base.max_context)
     found = rollout(policy, cls, env_config, todo, quality=cls.has_step_measure, states=True, batch_size=64)
     save_episodes(found, out / "episodes.parquet")
@@ -125,21 +146,50 @@ def _make_episodes(x: Experiment, env_config, model: Path, tasks, samples: int, 
     return {"episodes": len(found), "tokens": tokens, "ends": {e: ends.count(e) for e in sorted(set(ends))}}
 
 
-@lru_cache(maxsize=128)
-def episodes(x: Experiment, arm: str, seed: int | None = None, split: str = "test") -> tuple[Episode, ...]:
-    """The rollouts of one policy, found or made: `samples` at Tmax for each task of the panel."""
-    return tuple(load_episodes(episodes_step(x, arm, seed, split) / "episodes.parquet"))
+@lru_cache(maxsize=8)
+def episodes(
+    x: Experiment, arm: str, seed: int | None = None, split: str = "test", **which: int
+) -> tuple[Episode, ...]:
+    """The rollouts of one policy, found or made: `samples` for each task of the panel. which: budget, update."""
+    return tuple(load_episodes(episodes_step(x, arm, seed, split, **which) / "episodes.parquet"))
+
+
+@lru_cache(maxsize=512)
+def _success_turns(x: Experiment, arm: str, seed: int | None, split: str, **which: int) -> tuple[list[str], np.ndarray]:
+    return read_success_turns(episodes_step(x, arm, seed, split, **which) / "episodes.parquet")
 
 
 @lru_cache(maxsize=512)
 def surface(
-    x: Experiment, arm: str, seed: int | None, ks: tuple[int, ...], ts: tuple[int, ...], split: str = "test"
-) -> np.ndarray:
-    """Pass@(K,T) of one policy for each task, (tasks, len(ks), len(ts)); tasks in the order of their ids."""
-    _, turns = success_turns(episodes(x, arm, seed, split))
-    return pass_kt(turns, ks, ts, x.t_max)
+    x: Experiment, arm: str, seed: int | None, ks: tuple[int, ...], ts: tuple[int, ...], split: str = "test",
+    update: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Pass@(K,T) of one policy for each task, (tasks, len(ks), len(ts)); tasks in the order of their ids.
+
+    From one set of rollouts at Tmax; for a policy that is told its budget from a set of rollouts for each T of `ts`.
+    """
+    if not x.shows_budget(arm):
+        return pass_kt(_success_turns(x, arm, seed, split, update=update)[1], ks, ts, x.t_max)
+    found = {t: _success_turns(x, arm, seed, split, budget=t, update=update) for t in ts}
+    turns, names = ({t: f[i] for t, f in found.items()} for i in (1, 0))
+    return pass_kt_resampled(turns, ks, names)
 
 
 def tokens_trained(x: Experiment, arm: str, seed: int) -> int:
     """Tokens of all episodes of a training run (environment and policy together)."""
     return load_manifest(train_step(x, arm, seed))["result"]["tokens"]
+
+
+def update_at_tokens(x: Experiment, arm: str, seed: int, tokens: int) -> int:
+    """The last snapshot of a run, by its update, that had been trained on at most `tokens` tokens."""
+    rows = read_jsonl(train_step(x, arm, seed) / "probe.jsonl")
+    return max(r["update"] for r in rows if r["tokens"] <= tokens)
+
+
+def equal_tokens_step(x: Experiment, seed: int) -> Path:
+    """Rollouts of full-budget GRPO at its last snapshot that had seen no more tokens than BudgetMix in all (§5.4).
+
+    BudgetMix's run of the same seed is made for it where it is not there.
+    """
+    update = update_at_tokens(x, "grpo", seed, tokens_trained(x, "budgetmix", seed))
+    return episodes_step(x, "grpo", seed, update=update)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lib.sandbox import Job, Limits, Pool, SandboxError, SandboxUnavailable, launch, same_value
 
 LONG = Limits(wall_s=30, cpu_s=30, memory_bytes=128 << 20, output_bytes=1 << 16, processes=8)
-SHORT = replace(LONG, wall_s=0.4)  # for programs without end
+SHORT = replace(LONG, wall_s=0.5)  # for programs without end
 TRY = "def attempt(f):\n    try: f(); print('ESCAPED')\n    except (OSError, RuntimeError): print('held')\n"
 SYSCALL = TRY + "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n" + (
     "def call(*a):\n    r = libc.syscall(*a)\n    print('ESCAPED' if r >= 0 else 'held')\n"
@@ -80,6 +80,10 @@ ATTACKS = {
     "sys.exit(0)": ("import sys; sys.exit(0)", {"ok"}),
     "os._exit(0)": ("import os; os._exit(0)", {"ok"}),
     "exit code": ("import sys; sys.exit(3)", {"error"}),
+    "deep result": ("def f():\n  a = []\n  for _ in range(10**5): a = [a]\n  return a", {"error"}),
+    "forged deep result": (
+        "import os\nos.write(3, b'[0,\"ok\",0,0,0,0,\"' + b'[' * 900 + b']' * 900 + b'\",0,0]\\n'); os._exit(0)",
+        {"ok", "error"}),
     "self-destruction": ("import ctypes; ctypes.string_at(0)", {"killed"}),
     "patched json": (
         "import json, os\njson.dumps = lambda *a: '[0, \"ok\"]'\nos.write = os.pwrite = lambda *a: 1", {"error", "ok"}),
@@ -105,7 +109,7 @@ def test_attack_is_contained_and_the_server_lives_on(pool, name):
     code, allowed = ATTACKS[name]
     before = pool.servers[0].process.pid
     limits = SHORT if allowed == {"timeout"} else LONG
-    job = Job(code, [[]], "f", limits) if name == "huge result" else Job(code, [""], None, limits)
+    job = Job(code, [[]], "f", limits) if code.startswith("def f") else Job(code, [""], None, limits)
     (result,) = pool.run(job)
     if name == "thread bomb" and not pool.servers[0].threads:
         allowed = {"ok", "error"}

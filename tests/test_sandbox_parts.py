@@ -61,7 +61,8 @@ def test_same_stdout(actual, expected, same):
     [
         ((1, [2]), [1, (2,)], True), ([1], [1, 2], False), (0.1 + 0.2, 0.3, True), (1.0, 1, True), (1.01, 1, False),
         ({"a": (1,)}, {"a": [1]}, True), ({"a": 1}, {"b": 1}, False), ({1, 2}, {2, 1}, True), ("1", 1, False),
-        (float("inf"), float("inf"), True), (float("nan"), float("nan"), False), (None, 0, False), (10**400, 1.0, False),
+        (float("inf"), float("inf"), True), (float("nan"), float("nan"), False), (10**400, 1.0, False),
+        (None, 0, False),
     ],
 )  # fmt: skip
 def test_same_value(actual, expected, same):
@@ -80,3 +81,15 @@ _values = st.recursive(
 @given(_values)
 def test_values_come_back_with_their_types(value):
     assert repr(decode(encode(value))) == repr(value) or decode(encode(value)) == value
+
+
+def test_values_that_are_no_data_or_too_deep_are_refused_on_both_sides():
+    deep: list = []
+    for _ in range(200):
+        deep = [deep]
+    for bad in (object(), {1: print}, b"x", deep):
+        with pytest.raises(TypeError, match="handed over"):
+            encode(bad)
+    for bad in ({"list": 3}, {"call": []}, {"tuple": [], "set": []}, deep, {"dict": [1]}, {"set": [[1]]}):
+        with pytest.raises((ValueError, TypeError)):
+            decode(bad)

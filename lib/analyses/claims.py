@@ -11,20 +11,27 @@ side, which needs no correction; it is opposite if, after Holm's correction, one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
 
+from lib.analyses import error_states as errors
+from lib.analyses import likelihood as nll
+from lib.analyses import step_quality as quality
+from lib.analyses.config import AnalysisConfig
+from lib.analyses.dynamics import change
+from lib.analyses.stages import error_states, likelihood, matched_states, training_dynamics
 from lib.config import Experiment
 from lib.curves import per_seed
-from lib.metrics.intervals import (
-    Interval, holm, minimum_detectable_effect, paired_seeds, paired_t_pvalue, seed_interval, tost,
-)  # fmt: skip
+from lib.envs.base import env_class
+from lib.metrics.intervals import Interval, holm, minimum_detectable_effect, paired_t_pvalue, seed_interval
 
 TIGHT = (0.25, 0.5, 0.75)  # of Tmax: the budgets at which §5.4 compares
 PARITY = 0.05  # success rates closer than this count as equal at full budget
+PLAUSIBLE = 1.5  # RL's action NLL under base may be this multiple of base's own (the paper's figures: 1.19)
+FLAT = 0.02  # a rise of R_single of less than this counts as none
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,26 @@ def verdict(interval: Interval, boundary: float = 0.0) -> str:
     return "opposite" if interval.high < boundary else "inconclusive"
 
 
+def below(interval: Interval, boundary: float) -> str:
+    """`verdict` for a claim that something lies below the boundary."""
+    return {"supported": "opposite", "opposite": "supported"}.get(outcome := verdict(interval, boundary), outcome)
+
+
+def _weakest(leads: dict) -> tuple[Hashable, str]:
+    """Of leads (seeds,) at several points: the point whose interval reaches lowest, and the verdict over all points."""
+    intervals = {point: seed_interval(d) for point, d in leads.items()}
+    worst = min(intervals, key=lambda point: intervals[point].low)
+    if intervals[worst].low > 0:
+        return worst, "supported"
+    adjusted = holm([_pvalue(d) for d in leads.values()])
+    against = any(p < 0.05 and d.mean() < 0 for p, d in zip(adjusted, leads.values(), strict=True))
+    return worst, "opposite" if against else "inconclusive"
+
+
+def _visited_errors(x: Experiment, seed: int) -> pd.DataFrame:
+    return errors.at_delta(error_states(x, "grpo", seed), AnalysisConfig().delta, "visited")
+
+
 def _row(x: Experiment, claim: str, statement: str, values: np.ndarray, paper: str, rule: str, **changes) -> Claim:
     """A row from one number a seed."""
     i = seed_interval(values)
@@ -68,17 +95,11 @@ def _row(x: Experiment, claim: str, statement: str, values: np.ndarray, paper: s
 
 
 def c1_breadth(x: Experiment, seeds: Sequence[int]) -> Claim:
-    """C1 (§3.1): RL is ahead of base at every K, T = Tmax. End point: the lead at the K where its lower end is lowest."""
+    """C1 (§3.1): RL is ahead of base at every K, T = Tmax. End point: the lead at the K whose interval reaches lowest."""
     leads = {
         k: per_seed(x, "grpo", seeds, k, x.t_max) - per_seed(x, "base", seeds, k, x.t_max) for k in x.evaluation.ks
     }
-    intervals = {k: seed_interval(d) for k, d in leads.items()}
-    worst = min(intervals, key=lambda k: intervals[k].low)
-    outcome = verdict(intervals[worst])
-    if outcome != "supported":
-        adjusted = holm([_pvalue(d) for d in leads.values()])
-        against = any(p < 0.05 and d.mean() < 0 for p, d in zip(adjusted, leads.values(), strict=True))
-        outcome = "opposite" if against else "inconclusive"
+    worst, outcome = _weakest(leads)
     rule = f"lead of GRPO over base > 0 at every K in {list(leads)}; shown: K = {worst}, the weakest"
     return _row(x, "C1", "RL is ahead of base at every K", leads[worst], "ahead at every K", rule, verdict=outcome)
 
@@ -92,6 +113,90 @@ def c2_depth(x: Experiment, seeds: Sequence[int]) -> Claim:
     return _row(x, "C2", statement, leads[0] - leads[1], "grows with T, may reverse at small T", rule)
 
 
+def c3a_minority(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C3a (§3.3): RL raises step quality in a minority of matched states, drawn from both policies' trajectories."""
+    share = np.array([quality.better_share(matched_states(x, "grpo", s)) for s in seeds])
+    rule = "share of matched states at which the mean quality of 16 actions of GRPO is better than base's, < 0.5"
+    statement = "RL improves single steps in a minority of states only"
+    paper = "46.8 % (DeepCoder-MT), 42.8 % (FrozenLake)"
+    return _row(x, "C3a", statement, share, paper, rule, verdict=below(seed_interval(share), 0.5))
+
+
+def c3b_better_action(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C3b (§3.3): in error states RL picks the better action; ties count half for each."""
+    share = np.array([errors.picks_better(_visited_errors(x, s)) for s in seeds])
+    rule = (
+        f"share of error states (loss >= {AnalysisConfig().delta}) at which GRPO's actions are better, ties half, > 0.5"
+    )
+    statement = "In error states RL picks the better action"
+    paper = "65.7 % (FrozenLake), 67.3 % (DeepCoder-MT)"
+    return _row(x, "C3b", statement, share, paper, rule, verdict=verdict(seed_interval(share), 0.5))
+
+
+def c3c_continuation(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C3c (§3.3): continuation success from the same error states, GRPO minus base."""
+    found = [_visited_errors(x, s) for s in seeds]
+    gap = [errors.continuation_success(d, "rl") - errors.continuation_success(d, "base") for d in found]
+    rule = f"continuation success from error states (loss >= {AnalysisConfig().delta}), GRPO minus base, > 0"
+    paper = "51.3 vs 38.6 % (FrozenLake), 38.5 vs 22.9 % (DeepCoder-MT)"
+    return _row(x, "C3c", "RL recovers from error states more often", np.array(gap), paper, rule)
+
+
+def c3d_late(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C3d (§3.3): the step-quality advantage of RL is larger in the later half of the trajectory."""
+    gap = np.array([quality.late_minus_early(matched_states(x, "grpo", s)) for s in seeds])
+    rule = "mean quality difference at matched states, depth d_t > 0.5 minus d_t <= 0.5, > 0"
+    return _row(x, "C3d", "The advantage of RL is larger late in the trajectory", gap, "grows with depth", rule)
+
+
+def c4a_plausible(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C4a (§4.1): under base RL's actions stay plausible: the ratio of mean action NLLs."""
+    found = [likelihood(x, "grpo", s) for s in seeds]
+    ratio = np.array([nll.mean_action_nll(d, "rl") / nll.mean_action_nll(d, "base") for d in found])
+    rule = f"mean action NLL under base, GRPO's actions over base's, < {PLAUSIBLE}"
+    statement = "RL's actions stay locally plausible to base"
+    return _row(x, "C4a", statement, ratio, "12.20 vs 10.25", rule, verdict=below(seed_interval(ratio), PLAUSIBLE))
+
+
+def c4b_trajectories(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C4b (§4.1): successful RL trajectories are far likelier under RL: cumulative LLR, RL's minus base's."""
+    found = [likelihood(x, "grpo", s) for s in seeds]
+    gap = np.array([nll.mean_cumulative_llr(d, "rl") - nll.mean_cumulative_llr(d, "base") for d in found])
+    rule = "cumulative LLR (nats) of successful trajectories, GRPO's minus base's, > 0"
+    return _row(x, "C4b", "Whole successful RL trajectories are likelier under RL", gap, "about 228 vs 26", rule)
+
+
+def c5_dynamics(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C5 (§4.2): in standard RL training R_multi rises while R_single does not. End point: the change of R_single."""
+    curves = training_dynamics(x, seeds, ["grpo"])
+    multi, single = (np.array([change(curves, "grpo", s, m) for s in seeds]) for m in ("r_multi", "r_single"))
+    outcome = below(seed_interval(single), FLAT)
+    if outcome == "supported" and seed_interval(multi).low <= 0:
+        outcome = "inconclusive"
+    elif outcome != "supported":
+        outcome = "opposite" if seed_interval(single).low > 0 else "inconclusive"
+    rule = (
+        f"change of R_single over training < {FLAT} while R_multi rises ({multi.mean():+.3f}); opposite: R_single rises"
+    )
+    statement = "R_multi rises while R_single does not"
+    return _row(x, "C5", statement, single, "R_multi +0.331, R_single −0.097", rule, verdict=outcome)
+
+
+def c6a_process_reward(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C6a (§5.1): with the oracle-Q reward, and with GiGPO, RL is ahead of base at every budget (K = 8). End point: the
+    lead at the arm and T where its lower end is lowest; budgets at which no policy can succeed are left out."""
+    k = x.evaluation.budget_k
+    ts = [t for t in x.grid if max(per_seed(x, a, seeds, k, t).max() for a in ("oracle_q", "gigpo", "base")) > 0]
+    leads = {
+        (a, t): per_seed(x, a, seeds, k, t) - per_seed(x, "base", seeds, k, t)
+        for a in ("oracle_q", "gigpo") for t in ts
+    }  # fmt: skip
+    worst, outcome = _weakest(leads)
+    rule = f"lead over base > 0 for oracle-Q and GiGPO at K = {k}, every T in {ts}; shown: {worst[0]}, T = {worst[1]}"
+    statement = "Oracle-Q reward and GiGPO are stable across budgets"
+    return _row(x, "C6a", statement, leads[worst], "curves", rule, verdict=outcome)
+
+
 def c7_budgetmix(x: Experiment, seeds: Sequence[int]) -> Claim:
     """C7 (§5.4): BudgetMix beats full-budget RL at 25, 50 and 75 % of Tmax. End point: the mean of the three leads."""
     ts = [x.turns(f) for f in TIGHT]
@@ -102,13 +207,14 @@ def c7_budgetmix(x: Experiment, seeds: Sequence[int]) -> Claim:
 
 
 def c7_parity(x: Experiment, seeds: Sequence[int]) -> Claim:
-    """C7 (§5.4), second part: the two tie at Tmax. Two one-sided t tests with a margin of 5 points; 90 % interval."""
+    """C7 (§5.4), second part: the two tie at Tmax. Two one-sided t tests with a margin of 5 points; 90 % interval.
+    Opposite: the interval lies wholly outside the margin."""
     d = per_seed(x, "budgetmix", seeds, 1, x.t_max) - per_seed(x, "grpo", seeds, 1, x.t_max)
-    p, i90 = tost(d, PARITY)
-    outside = abs(seed_interval(d).low) > PARITY and abs(seed_interval(d).high) > PARITY and verdict(
-        seed_interval(d)) != "inconclusive"  # fmt: skip
-    outcome = "supported" if p < 0.05 else "opposite" if outside else "inconclusive"
-    rule = f"|BudgetMix − GRPO| < {PARITY} at T = {x.t_max}: 90 % interval inside the margin"
+    i90 = seed_interval(d, level=0.90)
+    inside = -PARITY < i90.low and i90.high < PARITY  # what the two one-sided tests ask at 5 %
+    outside = i90.low > PARITY or i90.high < -PARITY
+    outcome = "supported" if inside else "opposite" if outside else "inconclusive"
+    rule = f"difference of BudgetMix and GRPO within ±{PARITY} at T = {x.t_max}: 90 % interval inside the margin"
     statement = "BudgetMix ties with full-budget RL at full budget"
     return _row(x, "C7-parity", statement, d, "parity", rule, low=i90.low, high=i90.high, verdict=outcome)
 
@@ -118,14 +224,23 @@ def _pvalue(d: np.ndarray) -> float:
     return paired_t_pvalue(d, np.zeros_like(d)) if np.ptp(d) > 1e-12 else float(not d.any())
 
 
+_STEPWISE = {"C3a": c3a_minority, "C3b": c3b_better_action, "C3c": c3c_continuation, "C3d": c3d_late}
 CLAIMS: dict[str, Callable[[Experiment, Sequence[int]], Claim]] = {
-    "C1": c1_breadth,
-    "C2": c2_depth,
-    "C7": c7_budgetmix,
-    "C7-parity": c7_parity,
-}
+    "C1": c1_breadth, "C2": c2_depth, **_STEPWISE, "C4a": c4a_plausible, "C4b": c4b_trajectories, "C5": c5_dynamics,
+    "C6a": c6a_process_reward, "C7": c7_budgetmix, "C7-parity": c7_parity,
+}  # fmt: skip
+
+
+def claims_of(x: Experiment) -> list[str]:
+    """The claims that an experiment can speak of: it has the arms, and the step measure where one is needed."""
+    needs = {"C6a": {"oracle_q", "gigpo"}, "C7": {"budgetmix"}, "C7-parity": {"budgetmix"}}
+    measured = env_class(x.env).has_step_measure
+    return [
+        c for c in CLAIMS
+        if {"grpo"} | needs.get(c, set()) <= set(x.arms) and (measured or c not in (*_STEPWISE, "C5"))
+    ]  # fmt: skip
 
 
 def claims_table(experiments: Sequence[Experiment], seeds: Sequence[int]) -> pd.DataFrame:
     """All claims for all environments of a profile, one row each, in the paper's order."""
-    return pd.DataFrame([asdict(claim(x, seeds)) for claim in CLAIMS.values() for x in experiments])
+    return pd.DataFrame([asdict(CLAIMS[c](x, seeds)) for c in CLAIMS for x in experiments if c in claims_of(x)])

@@ -53,12 +53,14 @@ class Env(ABC):
     """One episode at a time. A subclass takes its frozen config dataclass as the only constructor argument.
 
     Class attributes: `name` (registry key) and `Config` (the frozen dataclass; it has at least `max_turns`, the paper's
-    Tmax, and `show_budget`), `has_step_measure` (False where `step_quality` raises NoStepMeasure).
+    Tmax, and `show_budget`), `has_step_measure` (False where `step_quality` raises NoStepMeasure), `action_names` (all
+    actions as texts where there are few of them, else empty).
     """
 
     name: str
     Config: type
     has_step_measure: bool = True
+    action_names: tuple[str, ...] = ()
 
     def __init__(self, config: Any):
         self.config = config
@@ -98,6 +100,14 @@ class Env(ABC):
     @abstractmethod
     def restore(self, blob: bytes) -> None:
         """Back to a snapshot taken from this environment class with the same config. Needs no `reset` before."""
+
+    def reseed(self, seed: int) -> None:
+        """New randomness for all that is still to come, the state itself as it is: continuations from one snapshot must
+        not share their chance. Nothing to do where an environment is deterministic, but it must say so.
+
+        Raises NotImplementedError where an environment does not offer it.
+        """
+        raise NotImplementedError(f"{self.name} cannot be given new randomness: implement reseed(seed)")
 
     @abstractmethod
     def state_key(self) -> Hashable:

@@ -120,7 +120,7 @@ class DeepCoder(Env):
         return [{"role": "system", "content": _HELP[data["kind"]]}, {"role": "user", "content": text + self._left()}]
 
     def step(self, action: str) -> Step:
-        """See Env. info: `solved`, `invalid`, `quality` (share of held-out tests passed), `passed` (shown tests passed).
+        """See Env. info: `solved`, `invalid`, `quality` (share of held-out tests passed), `passed` (of the shown).
 
         Raises RuntimeError when the episode is over or its budget is spent, SandboxError where nothing is known.
         """
@@ -165,10 +165,14 @@ class DeepCoder(Env):
         self.programs, self.feedback, self.quality = programs, feedback, quality
         self.budget, self.turns, self.streak, self.over = budget, turns, streak, over
 
+    def reseed(self, seed: int) -> None:
+        """See Env. Nothing to do: what a program gives is settled, chance within it is seeded by the sandbox."""
+        self._check_started()
+
     def state_key(self) -> tuple[str, str]:
-        """The task and a hash of what the last turn told ("" before the first). Two programs that the shown tests do not
-        tell apart lead to the same state; earlier programs and the turn are left out, since with them hardly any two
-        visits would match (GiGPO's anchors, arXiv 2505.10978)."""
+        """The task and a hash of what the last turn told ("" before the first). Two programs that the shown tests do
+        not tell apart lead to the same state; earlier programs and the turn are left out, since with them hardly any
+        two visits would match (GiGPO's anchors, arXiv 2505.10978)."""
         self._check_started()
         return self.task.id, hashlib.sha256(self.feedback.encode()).hexdigest()[:16] if self.feedback else ""
 

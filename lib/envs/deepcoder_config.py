@@ -54,4 +54,5 @@ class DeepCoderConfig:
     @property
     def limits(self) -> Limits:
         """Of the sandbox. After two tests beyond the time limit a program's other tests count as failed."""
-        return Limits(self.wall_s, self.wall_s, self.memory_mb << 20, give_up=2)
+        output = 2 << 20 if self.task_set == "deepcoder" else 1 << 16
+        return Limits(self.wall_s, self.wall_s, self.memory_mb << 20, output, give_up=2)

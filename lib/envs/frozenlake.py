@@ -45,11 +45,13 @@ class FrozenLakeConfig:
     """"random" or "fixed" (top left)."""
     goal: str = "random"
     """"random" or "fixed" (bottom right)."""
+    min_distance: int = 1
+    """Maps on which the goal is fewer moves away from the start are left out, at least 1."""
     max_turns: int = 20
     """Tmax: turns of a full-budget episode. Maps on which the goal is further away than that are left out."""
     observation: str = "grid"
     """"grid": the map with the player each turn. "coordinates": the map once, then row and column. "both". "local": row
-    and column of player and goal and the four neighbouring cells, no map: the shortest one, and a tiny model can read it."""
+    and column of player and goal and the four neighbouring cells, without a map: short, and a tiny model can read it."""
     show_budget: bool = False
     """Tell the policy how many turns are left. Hidden by default: then one rollout at Tmax serves every T."""
     max_invalid: int = 3
@@ -58,7 +60,7 @@ class FrozenLakeConfig:
     """Only "procedural": FrozenLake has no official task set."""
 
     def __post_init__(self):
-        for field, low in (("size", 2), ("max_turns", 1), ("max_invalid", 1)):
+        for field, low in (("size", 2), ("min_distance", 1), ("max_turns", 1), ("max_invalid", 1)):
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ValueError(f"{field}={value!r}: must be an integer of at least {low}")
@@ -108,7 +110,7 @@ class FrozenLake(Env):
             sha = hashlib.sha256("\n".join(desc).encode()).hexdigest()
             if int(sha, 16) % 10 not in BUCKETS[split] or desc in found:
                 continue
-            if mdp.goal_distance(desc)["".join(desc).index("S")] <= config.max_turns:
+            if config.min_distance <= mdp.goal_distance(desc)["".join(desc).index("S")] <= config.max_turns:
                 found[desc], last = sha[:8], seed
         ids = (f"{cls.name}-{split}-{i:05d}-{sha}" for i, sha in enumerate(found.values()))
         return tuple(Task(i, {"desc": list(desc)}) for i, desc in zip(ids, found, strict=True))
@@ -187,6 +189,13 @@ class FrozenLake(Env):
         self._set_map(desc)
         self.position, self.turns, self.budget = position, turns, budget
         self.streak, self.seed, self.over = streak, seed, over
+
+    def reseed(self, seed: int) -> None:
+        """See Env. The slips of later turns are those of an episode with this seed. Raises ValueError for seed < 0."""
+        self._check_started()
+        if seed < 0:
+            raise ValueError(f"seed={seed}: must not be negative")
+        self.seed = int(seed)
 
     def state_key(self) -> tuple[str, int]:
         """Map and position. Not the turn: GiGPO's anchors (arXiv 2505.10978) group the visits of a state across turns

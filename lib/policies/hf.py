@@ -1,9 +1,10 @@
 """A Hugging Face causal language model as a policy: sampling with one KV cache across turns, and scoring.
 
 Deviations from `model.generate` per turn: the cache of an episode is kept from turn to turn, so no token is computed
-twice; rows whose episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the
-attention mask hides; the head is applied to one position a row; every random number comes from the episode's own
-generator, so an episode does not depend on its batch.
+twice; a prompt that several episodes share, and the beginning that all prompts share, are computed once; rows whose
+episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the attention mask
+hides; the head is applied to one position a row; every random number comes from the episode's own generator, so an
+episode does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class HFPolicy:
             raise ValueError(f"temperature {self.temperature}: it must be > 0")
         if self.max_action_tokens < 1:
             raise ValueError(f"max_action_tokens {self.max_action_tokens}: it must be at least 1")
+        attention = self.model.config._attn_implementation
+        if attention != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
+            raise ValueError(f"attention implementation {attention!r}: load the model with attn_implementation='sdpa'")
         self.chat = ChatFormat(self.tokenizer)
 
     @classmethod
@@ -75,10 +79,17 @@ class _Layer(DynamicLayer):
         self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
         return self.keys, self.values
 
-    def batch_select_indices(self, indices):
+    def take(self, index: Sequence[int]) -> None:
+        """The rows become copies of the rows `index`."""
+        self.room = self.keys, self.values = self.keys[index], self.values[index]
+
+    def shrink(self, rows: int, places: Sequence[int], moved: Sequence[int]) -> None:
+        """Keep the first `rows` rows, the rows `moved` having taken the `places`: nothing else is copied."""
         end = self.keys.shape[-2]
-        self.room = tuple(r[indices] for r in self.room)
-        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
+        for r in self.room:
+            r[places, :, :end] = r[moved, :, :end]
+        self.room = tuple(r[:rows] for r in self.room)
+        self.keys, self.values = (r[:, :, :end] for r in self.room)
 
 
 class Session:
@@ -90,9 +101,10 @@ class Session:
         self.base = getattr(policy.model, "get_base_model", lambda: policy.model)()
         self.device = self.base.get_input_embeddings().weight.device
         self.rows: list[int] = []  # the episode of each cache row
-        self.cache = None
-        self.mask = torch.zeros(0, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
-        self.length = torch.zeros(0, dtype=torch.long)  # real tokens of each row
+        self.cache = DynamicCache()
+        self.cache.layers = [_Layer() for _ in range(self.base.config.num_hidden_layers)]
+        self.mask = torch.zeros(1, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
+        self.length = torch.zeros(1, dtype=torch.long)  # real tokens of each row
         self.pending: dict[int, list[int]] = {}  # the last sampled token of an episode, not yet in the cache
         self.tokens = 0  # tokens computed so far, padding not counted
 
@@ -104,20 +116,21 @@ class Session:
         episodes: numbers of the episodes alive, a subset of those of the call before (the others are dropped; the
         first call sets them). appended: the tokens that the environment put after the last action.
         """
-        self._keep(episodes)
-        new = [self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)]
-        width = max(map(len, new))
-        pad = self.policy.chat.stop_ids[0]
-        ids = torch.tensor([[pad] * (width - len(a)) + a for a in new])
-        real = torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in new])
-        actions: list[list[int]] = [[] for _ in episodes]
-        logps: list[list[float]] = [[] for _ in episodes]
-        alive = list(range(len(episodes)))
+        new = {e: self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)}
+        if self.rows:
+            self._keep(episodes)
+            logits = self._append([new[e] for e in self.rows])
+        else:
+            self.rows = list(episodes)
+            logits = self._start([tuple(a) for a in new.values()])
+        rng = dict(zip(episodes, rngs, strict=True))
+        actions: list[list[int]] = [[] for _ in self.rows]
+        logps: list[list[float]] = [[] for _ in self.rows]
+        alive = list(range(len(self.rows)))
         for k in range(self.policy.max_action_tokens):
-            logits = self._forward(ids, real)
-            uniforms = [0.0] * len(episodes)
+            uniforms = [0.0] * len(self.rows)
             for i in alive:
-                uniforms[i] = rngs[i].random()
+                uniforms[i] = rng[self.rows[i]].random()
             tokens, logp = sample(logits, uniforms)
             still = []
             for i in alive:
@@ -128,24 +141,60 @@ class Session:
             alive = still
             if not alive or k + 1 == self.policy.max_action_tokens:
                 break
-            real = torch.zeros(len(episodes), 1, dtype=torch.bool)
+            real = torch.zeros(len(self.rows), 1, dtype=torch.bool)
             real[alive] = True
-            ids = torch.tensor(tokens)[:, None]
-        self.pending = {e: a[-1:] for e, a in zip(episodes, actions, strict=True)}
-        return list(zip(actions, logps, strict=True))
+            logits = self._forward(torch.tensor(tokens)[:, None], real)
+        self.pending = {e: a[-1:] for e, a in zip(self.rows, actions, strict=True)}
+        found = dict(zip(self.rows, zip(actions, logps, strict=True), strict=True))
+        return [found[e] for e in episodes]
+
+    def _start(self, prompts: list[tuple[int, ...]]) -> torch.Tensor:
+        """Fill the cache with one row a prompt and return their logits; what prompts share is computed once."""
+        distinct = list(dict.fromkeys(prompts))
+        first, last = min(distinct), max(distinct)
+        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+        shared = min(shared, min(map(len, distinct)) - 1)  # each row needs a token of its own
+        if shared and len(distinct) > 1:
+            self._append([first[:shared]])
+            self._take([0] * len(distinct))
+            logits = self._append([p[shared:] for p in distinct])
+        else:
+            self._take([0] * len(distinct))
+            logits = self._append(distinct)
+        where = {p: i for i, p in enumerate(distinct)}
+        index = [where[p] for p in prompts]
+        self._take(index)
+        return logits[index]
+
+    def _take(self, index: list[int]) -> None:
+        self.mask, self.length = self.mask[index], self.length[index]
+        for layer in self.cache.layers:
+            if layer.is_initialized:
+                layer.take(index)
 
     def _keep(self, episodes: Sequence[int]) -> None:
-        if self.cache is None:
-            self.rows = list(episodes)
-            self.cache = DynamicCache()
-            self.cache.layers = [_Layer() for _ in range(self.base.config.num_hidden_layers)]
-            self.mask = torch.zeros(len(episodes), 0, dtype=torch.bool)
-            self.length = torch.zeros(len(episodes), dtype=torch.long)
-        elif list(episodes) != self.rows:
-            where = {e: i for i, e in enumerate(self.rows)}
-            index = torch.tensor([where[e] for e in episodes])
-            self.cache.batch_select_indices(index.to(self.device))
-            self.mask, self.length, self.rows = self.mask[index], self.length[index], list(episodes)
+        """Drop the cache rows of all other episodes; rows from the end take the free places."""
+        alive, n = set(episodes), len(episodes)
+        if not alive <= set(self.rows):
+            raise ValueError(f"episodes {sorted(alive - set(self.rows))} are not in the session: it has {self.rows}")
+        if n == len(self.rows):
+            return
+        places = [i for i in range(n) if self.rows[i] not in alive]
+        moved = [i for i in range(n, len(self.rows)) if self.rows[i] in alive]
+        for layer in self.cache.layers:
+            layer.shrink(n, places, moved)
+        self.mask[places], self.length[places] = self.mask[moved], self.length[moved]
+        self.mask, self.length = self.mask[:n], self.length[:n]
+        for i, j in zip(places, moved, strict=True):
+            self.rows[i] = self.rows[j]
+        del self.rows[n:]
+
+    def _append(self, new: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append tokens to each row, any number but 0, and return the logits after the last (rows, vocabulary)."""
+        width, pad = max(map(len, new)), self.policy.chat.stop_ids[0]
+        ids = torch.tensor([[pad] * (width - len(a)) + list(a) for a in new])
+        real = torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in new])
+        return self._forward(ids, real)
 
     @torch.no_grad()
     def _forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import os
 import random
@@ -21,8 +20,8 @@ from lib.sandbox.jobs import Limits
 
 MODES = ("auto", "bwrap", "landlock")
 _HERE = str(Path(__file__).resolve().parent)
-# The kernel does not count root's threads, so a server that root starts gets a user id of its own (61184…65483).
-_UIDS = itertools.count(random.SystemRandom().randrange(4000))
+# The kernel does not count root's threads, so a server that root starts gets a user id of its own, as good as surely.
+_UIDS = range(61184, 65520)
 
 
 class SandboxUnavailable(RuntimeError):
@@ -120,7 +119,7 @@ class Server:
 
     def __init__(self, way: tuple[str, list[str], dict]):
         self.mode, command, config = way
-        uid = 61184 + next(_UIDS) % 4300 if config["uid"] else 0
+        uid = random.SystemRandom().choice(_UIDS) if config["uid"] else 0
         self._sock, theirs = socket.socketpair()
         config = {
             "landlock": None,

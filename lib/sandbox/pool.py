@@ -31,6 +31,10 @@ class Pool:
     """
 
     def __init__(self, workers: int | None = None, mode: str = "auto"):
+        if sys.platform != "linux":
+            raise SandboxUnavailable(
+                f"the sandbox needs Linux, this is {sys.platform}. Run: docker run -it python:3.11"
+            )
         workers = len(os.sched_getaffinity(0)) if workers is None else workers
         if workers < 1:
             raise ValueError(f"a pool needs at least one worker, not {workers}")

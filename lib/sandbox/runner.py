@@ -32,7 +32,7 @@ PROGRESS = struct.Struct("=qdqq")  # tests done, when the next began (monotonic 
 
 
 def confine(lock, limits: dict, tests: int, payload: int) -> None:
-    """Resource limits and the system call filter. limits: as in `pool.Limits`; payload: bytes of program and tests."""
+    """Resource limits and the system call filter. limits: as in `jobs.Limits`; payload: bytes of program and tests."""
     cap, memory = limits["output_bytes"], limits["memory_bytes"]
     for what, value in (
         (resource.RLIMIT_CORE, 0),
@@ -40,7 +40,7 @@ def confine(lock, limits: dict, tests: int, payload: int) -> None:
         (resource.RLIMIT_STACK, memory),
         (resource.RLIMIT_NPROC, limits["processes"] + 1),  # + 1: the server
         (resource.RLIMIT_NOFILE, limits["files"]),
-        (resource.RLIMIT_FSIZE, 4 * (tests + 1) * (cap + 4096) + payload),  # what the memory files may grow to
+        (resource.RLIMIT_FSIZE, 2 * (tests + 1) * (cap + 4096) + payload),  # what the memory files may grow to
         (resource.RLIMIT_CPU, int((tests + 1) * limits["cpu_s"]) + 2),
     ):
         hard = resource.getrlimit(what)[1]
@@ -100,7 +100,7 @@ def finish(streams: tuple) -> None:
             t.join()
     atexit._run_exitfuncs()
     for stream in (*streams, sys.stdout, sys.stderr):
-        if not stream.closed:
+        if stream is not None and not stream.closed:
             stream.flush()
 
 

@@ -2,9 +2,9 @@
 
 An algorithm is a function `(groups, config) -> advantages`: `groups` is a list of groups (lists of episodes of one task
 instance), and for each episode it returns one number a turn, or one number a sampled token. The trainer gives a turn's
-number to all its sampled tokens; tokens of the environment get none. Episodes that ended in an infrastructure error take
-no part: they enter no mean and get zeros. To add an algorithm: write the function, add a line to ALGORITHMS.
-An algorithm in USES_VALUES gets a third argument, the critic's values; for one in USES_ORACLE the rollouts record the
+number to all its sampled tokens; tokens of the environment get none. Episodes that ended in an infrastructure error
+take no part: they enter no mean and get zeros. To add an algorithm: write the function, add a line to ALGORITHMS. An
+algorithm in USES_VALUES gets a third argument, the critic's values; for one in USES_ORACLE the rollouts record the
 exact Q* and V* of each turn.
 """
 
@@ -61,11 +61,9 @@ def gigpo(groups: Groups, config: Any) -> Advantages:
     out = []
     for group in groups:
         played = [e for e in group if e.end is not End.ERROR]
-        weights = [len(e.turns) if config.gigpo.statistics == "steps" else 1 for e in played]
-        episode = np.split(
-            group_advantages([np.repeat([e.reward for e in played], weights)], config.scale_rewards)[0],
-            np.cumsum(weights)[:-1],
-        )
+        counts = [len(e.turns) if config.gigpo.statistics == "steps" else 1 for e in played]
+        rewards = [e.reward for e, n in zip(played, counts, strict=True) for _ in range(n)]
+        episode = group_advantages([rewards], config.scale_rewards)[0][np.cumsum(counts, dtype=int) - 1]
         returns = [returns_to_go(outcome_rewards(e), config.gigpo.gamma) for e in played]
         anchors: dict[str, list[tuple[int, int]]] = {}
         for i, e in enumerate(played):
@@ -76,7 +74,7 @@ def gigpo(groups: Groups, config: Any) -> Advantages:
             found = group_advantages([[returns[i][t] for i, t in visits]], config.scale_rewards)[0]
             for (i, t), a in zip(visits, found, strict=True):
                 step[i][t] = a
-        joint = iter([e[0] + config.gigpo.omega * s for e, s in zip(episode, step, strict=True)])
+        joint = iter([a + config.gigpo.omega * s for a, s in zip(episode, step, strict=True)])
         out.append([np.zeros(len(e.turns)) if e.end is End.ERROR else next(joint) for e in group])
     return out
 
@@ -96,10 +94,13 @@ def ppo(groups: Groups, config: Any, values: Advantages) -> Advantages:
     """PPO (arXiv 1707.06347): GAE from the critic's values, shifted and scaled to mean 0, deviation 1 over the batch.
 
     values: of each episode, one for each sampled token (the state in which it was chosen). `ppo.level` "turn": the
-    decisions of the recursion are turns, valued at their first token; one advantage a turn. "token": they are the sampled
-    tokens of all turns in a row; a turn's reward falls on its last token; one advantage a sampled token.
+    decisions of the recursion are turns, valued at their first token; one advantage a turn. "token": they are the
+    sampled tokens of all turns in a row; a turn's reward falls on its last token; one advantage a sampled token.
     """
-    raw = [[gae_episode(e, v, config.ppo) for e, v in zip(g, row, strict=True)] for g, row in zip(groups, values)]
+    raw = [
+        [gae_episode(e, v, config.ppo) for e, v in zip(g, row, strict=True)]
+        for g, row in zip(groups, values, strict=True)
+    ]
     return _whiten(groups, raw)
 
 
@@ -131,7 +132,9 @@ def oracle_q(groups: Groups, config: Any) -> Advantages:
 
 def _whiten(groups: Groups, raw: Advantages, eps: float = 1e-4) -> Advantages:
     """Minus the mean, over the standard deviation of all numbers of the batch; zeros for errored episodes."""
-    used = [a for g, row in zip(groups, raw, strict=True) for e, a in zip(g, row, strict=True) if e.end is not End.ERROR]
+    used = [
+        a for g, row in zip(groups, raw, strict=True) for e, a in zip(g, row, strict=True) if e.end is not End.ERROR
+    ]
     flat = np.concatenate(used) if used else np.zeros(1)
     mean, scale = flat.mean(), flat.std() + eps
     return [

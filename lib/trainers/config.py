@@ -9,6 +9,63 @@ from lib.trainers.budgets import Fixed, Sampler
 
 
 @dataclass(frozen=True)
+class GiGPOConfig:
+    """GiGPO (arXiv 2505.10978; its values).
+
+    omega: weight of the step-level advantage. gamma: discount of the return-to-go that is compared among turns taken in
+    the same state. statistics: "trajectories" (the paper) or "steps" (the default of its public code): what counts once
+    in the mean and deviation of the episode-level advantage.
+    """
+
+    omega: float = 1.0
+    gamma: float = 0.95
+    statistics: str = "trajectories"
+
+    def __post_init__(self):
+        _check_share("gigpo.gamma", self.gamma)
+        if self.omega < 0:
+            raise ValueError(f"gigpo.omega {self.omega}: it must not be negative")
+        if self.statistics not in ("trajectories", "steps"):
+            raise ValueError(f"gigpo.statistics {self.statistics!r}: 'trajectories' or 'steps'")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO (arXiv 1707.06347) with generalised advantage estimation (arXiv 1506.02438).
+
+    level: the decisions that GAE goes over, "turn" or "token". gamma: discount a decision; 1, as the reward is success.
+    lam: GAE's lambda. critic_lr: peak learning rate of the value head, which starts from nothing, while `lr` is the
+    policy's. critic_width: hidden units of the value head. value_coef: weight of the value loss; it reaches the value
+    head only. value_clip: clip range of the change of a value in an update (0: no clipping).
+    """
+
+    level: str = "turn"
+    gamma: float = 1.0
+    lam: float = 0.95
+    critic_lr: float = 3e-3
+    critic_width: int = 128
+    value_coef: float = 0.5
+    value_clip: float = 0.2
+
+    def __post_init__(self):
+        _check_share("ppo.gamma", self.gamma)
+        _check_share("ppo.lam", self.lam)
+        if self.level not in ("turn", "token"):
+            raise ValueError(f"ppo.level {self.level!r}: 'turn' or 'token'")
+        if not 0 < self.critic_lr < 1 or self.critic_width < 1:
+            raise ValueError(
+                f"ppo.critic_lr {self.critic_lr} in (0, 1), ppo.critic_width {self.critic_width} at least 1"
+            )
+        if self.value_coef < 0 or self.value_clip < 0:
+            raise ValueError(f"ppo.value_coef {self.value_coef}, ppo.value_clip {self.value_clip}: not negative")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} {value}: it must be in [0, 1]")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run.
 
@@ -21,7 +78,9 @@ class TrainConfig:
     TRL's aggregation ("dapo": mean over all action tokens). lora_rank: 0 trains all weights, else LoRA on all linear
     layers. save_every: updates between checkpoints. probe_every, probe_samples: R_multi and R_single are measured on
     the probe tasks every so many updates with so many samples each (0: never). kl_episodes: episodes an update on which
-    the KL to the base policy is estimated. seed: of everything in the run.
+    the KL to the base policy is estimated. gigpo, ppo: what only these algorithms use. oracle_gamma: discount of the
+    oracle-Q process reward's return-to-go; at 0 a turn is credited with its own loss of value only, which is exact
+    already. seed: of everything in the run.
     """
 
     algorithm: str = "grpo"
@@ -43,6 +102,9 @@ class TrainConfig:
     probe_every: int = 0
     probe_samples: int = 2
     kl_episodes: int = 8
+    gigpo: GiGPOConfig = field(default_factory=GiGPOConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    oracle_gamma: float = 0.0
     seed: int = 0
 
     def __post_init__(self):
@@ -55,3 +117,6 @@ class TrainConfig:
                 raise ValueError(f"{name} {getattr(self, name)}: it must be at least 1")
         if not 0 < self.lr < 1:
             raise ValueError(f"lr {self.lr}: it must be in (0, 1)")
+        if self.beta < 0:
+            raise ValueError(f"beta {self.beta}: it must not be negative")
+        _check_share("oracle_gamma", self.oracle_gamma)

@@ -1,0 +1,52 @@
+# make help lists the targets. Variables: PROFILE=tiny SEEDS=3 WORKERS=2
+SHELL := /bin/bash
+PROFILE ?= tiny
+LOCK := .ci/requirements.lock
+# The active environment where it has every pin of the lock, else .venv, which `make setup` makes.
+ACTIVE := $(shell [ -n "$$VIRTUAL_ENV$$CONDA_PREFIX" ] && python .ci/check_pins.py $(LOCK) >/dev/null 2>&1 && command -v python)
+PY := $(or $(ACTIVE),.venv/bin/python)
+READY := $(if $(ACTIVE),,.venv/ready)
+SEEDS_ARG := $(if $(SEEDS),--seeds $(SEEDS))
+WORKERS_ARG := $(if $(WORKERS),--workers $(WORKERS))
+export PYTHONPATH := $(CURDIR)
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: help setup reproduce figures test lint bench lab strip clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## make .venv with the pinned packages; nothing to do where the active environment has them
+
+.venv/ready: $(LOCK)
+	python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed, python3 is " + sys.version)'
+	python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOCK)
+	.venv/bin/python .ci/check_pins.py $(LOCK)
+	touch $@
+
+reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3)
+	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG)
+
+figures: reproduce ## the same: runs that are in the step cache are not made again
+
+test: $(READY) ## run the tests
+	OMP_NUM_THREADS=1 $(PY) -m pytest
+
+lint: $(READY) ## check style
+	$(PY) -m ruff check lib tests notebooks .ci
+	$(PY) -m ruff format --check lib tests .ci
+
+bench: $(READY) ## measure speed against the stock ways; writes results/tables/bench.csv
+	OMP_NUM_THREADS=1 $(PY) -m lib.bench
+
+lab: $(READY) ## open the notebooks in JupyterLab
+	$(PY) -m jupyterlab --notebook-dir . notebooks
+
+strip: $(READY) ## take the outputs out of the notebooks in git
+	$(PY) -m lib.notebook --strip notebooks/*.ipynb
+
+clean: ## remove runs, executed notebooks and caches; keeps tables, figures and .venv
+	rm -rf results/runs results/executed results/smoke .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,55 @@
+"""Our TrainConfig in the words of TRL and PEFT. Everything that matters is set explicitly: their defaults move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peft import LoraConfig
+from trl import GRPOConfig
+
+from lib.policies.hf import HFPolicy
+from lib.trainers.config import TrainConfig
+
+
+def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOConfig:
+    """One optimiser step on all episodes of an update, `iterations` times; nothing is dropped or logged elsewhere."""
+    return GRPOConfig(
+        output_dir=str(checkpoints),
+        per_device_train_batch_size=run.tasks_per_update * run.group_size,
+        num_generations=run.group_size,
+        num_iterations=run.iterations,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        max_steps=run.updates * run.iterations,
+        learning_rate=run.lr,
+        lr_scheduler_type="linear",
+        warmup_steps=run.warmup,
+        max_grad_norm=run.max_grad_norm,
+        adam_epsilon=run.adam_epsilon,
+        epsilon=run.epsilon,
+        beta=run.beta,
+        loss_type=run.loss_type,
+        temperature=policy.temperature,
+        scale_rewards="group" if run.scale_rewards else "none",
+        mask_truncated_completions=False,
+        max_completion_length=policy.max_context,
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=policy.model.device.type == "cpu",
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        save_strategy="steps",
+        save_steps=run.save_every * run.iterations,
+        save_total_limit=1,
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        seed=run.seed,
+    )
+
+
+def lora_config(rank: int) -> LoraConfig | None:
+    """LoRA on all linear layers but the head; None for rank 0, which trains all weights."""
+    if not rank:
+        return None
+    return LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")

@@ -1,0 +1,93 @@
+"""The profiles: what they hold, and that wrong ones are refused with a message that helps."""
+
+from dataclasses import replace
+
+import pytest
+
+from lib.config import (
+    ARMS,
+    DEFAULT_SEEDS,
+    PROFILES,
+    ROOT,
+    EvalConfig,
+    check_seeds,
+    experiment,
+    results_dir,
+)
+from lib.envs.frozenlake import FrozenLakeConfig
+from lib.trainers.budgets import BudgetMix, Fixed, Staged
+from lib.trainers.config import TrainConfig
+
+LAKE = experiment("tiny", "frozenlake")
+
+
+def test_every_profile_is_usable():
+    assert {"tiny", "smoke"} <= PROFILES.keys() == DEFAULT_SEEDS.keys()
+    for profile, experiments in PROFILES.items():
+        assert len({x.env for x in experiments}) == len(experiments) > 0
+        assert DEFAULT_SEEDS[profile] == len(check_seeds(DEFAULT_SEEDS[profile]))
+        for x in experiments:
+            assert x.profile == profile and experiment(profile, x.env) is x
+            assert {"grpo", "budgetmix"} <= set(x.arms) or x.env != "frozenlake"
+            for arm in x.arms:
+                assert x.train_config(arm, 1).seed == 1 and x.arm_env_config(arm).max_turns == x.t_max
+            hash(x)  # experiments are keys of caches
+    assert results_dir("tiny") == ROOT / "results" and results_dir("smoke") == ROOT / "results" / "smoke"
+    assert (ROOT / "lib" / "config.py").is_file()
+
+
+def test_a_run_differs_from_another_in_its_arm_and_seed_only():
+    x = replace(LAKE, train=TrainConfig(updates=40, lr=2e-4))
+    full, mix = x.train_config("grpo", 0), x.train_config("budgetmix", 0)
+    assert full.budget == Fixed(1.0) and mix.budget == BudgetMix(0.1)
+    assert replace(mix, budget=full.budget) == full == replace(x.train_config("grpo", 2), seed=0)
+    assert x.train_config("staged", 0).budget == Staged((0.25, 0.5, 1.0), every=10)  # a quarter of 40 updates a stage
+    assert x.train_config("fixed50", 0).budget == Fixed(0.5)
+    assert not any(arm.show_budget for arm in (ARMS["grpo"], ARMS["budgetmix"]))  # hidden unless it is the ablation
+    assert x.arm_env_config("base") == x.env_config
+    shown = x.arm_env_config("budgetmix_shown")
+    assert shown == replace(x.env_config, show_budget=True) == x.arm_env_config("base_shown")
+
+
+def test_turns_of_a_fraction_by_hand():
+    assert LAKE.t_max == 20
+    assert [LAKE.turns(f) for f in (0.1, 0.25, 0.5, 0.55, 0.75, 1.0)] == [2, 5, 10, 11, 15, 20]
+    short = replace(LAKE, env_config=FrozenLakeConfig(max_turns=7))
+    assert [short.turns(f) for f in (0.1, 0.3, 0.7)] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: experiment("huge"), "unknown profile 'huge'; known: tiny, smoke"),
+        (lambda: experiment("tiny", "moonlake"), "profile tiny has no 'moonlake'; it has frozenlake"),
+        (lambda: LAKE.train_config("reinforce", 0), "arm 'reinforce' is not in tiny/frozenlake; it has grpo"),
+        (lambda: replace(LAKE, arms=("grpo", "xpo")), "unknown arm 'xpo'; known: grpo"),
+        (lambda: LAKE.arm_env_config("xpo"), "unknown arm 'xpo'; known: base"),
+        (lambda: replace(LAKE, env="moonlake"), "unknown environment 'moonlake'"),
+        (lambda: replace(LAKE, env_config={"size": 4}), "frozenlake needs a FrozenLakeConfig, got dict"),
+        (lambda: replace(LAKE, train_tasks=10), "100 training tasks to evaluate, 10 to train on"),
+        (lambda: EvalConfig(samples=4), "K = 8 is larger than n = 4 samples"),
+        (lambda: EvalConfig(samples=8, ks=(1, 16)), "K = 16 is larger than n = 8 samples"),
+        (lambda: EvalConfig(samples=8, budget_k=9), "K = 9 is larger"),
+        (lambda: check_seeds(1), "seeds=1: at least 2"),
+        (lambda: check_seeds(0), "seeds=0: at least 2"),
+        (lambda: check_seeds(True), "seeds=True"),
+        (lambda: check_seeds("3"), "seeds='3'"),
+        (lambda: TrainConfig(algorithm="xpo"), "algorithm 'xpo': known are grpo"),
+        (lambda: TrainConfig(group_size=1), "group_size 1: .*at least 2"),
+        (lambda: TrainConfig(updates=0), "updates 0: it must be at least 1"),
+        (lambda: TrainConfig(tasks_per_update=0), "tasks_per_update 0"),
+        (lambda: TrainConfig(iterations=0), "iterations 0"),
+        (lambda: TrainConfig(save_every=0), "save_every 0"),
+        (lambda: TrainConfig(lr=0), r"lr 0: it must be in \(0, 1\)"),
+        (lambda: TrainConfig(lr=1.5), "lr 1.5"),
+    ],
+)
+def test_wrong_values_are_refused_before_any_work(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_seeds_are_counted_from_zero():
+    assert check_seeds(3) == [0, 1, 2]
