@@ -1,4 +1,4 @@
-# make help lists the targets. Variables: PROFILE=tiny SEEDS=3 WORKERS=2
+# make help lists the targets. Variables: PROFILE=tiny SEEDS=3 WORKERS=2 NOTEBOOKS="02_breadth 03_depth"
 SHELL := /bin/bash
 PROFILE ?= tiny
 LOCK := .ci/requirements.lock
@@ -8,10 +8,11 @@ PY := $(or $(ACTIVE),.venv/bin/python)
 READY := $(if $(ACTIVE),,.venv/ready)
 SEEDS_ARG := $(if $(SEEDS),--seeds $(SEEDS))
 WORKERS_ARG := $(if $(WORKERS),--workers $(WORKERS))
+NOTEBOOKS_ARG := $(if $(NOTEBOOKS),--notebooks $(NOTEBOOKS))
 export PYTHONPATH := $(CURDIR)
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce figures test lint bench lab strip clean
+.PHONY: help setup reproduce figures verify readme test lint bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,9 +28,15 @@ setup: $(READY) ## make .venv with the pinned packages; nothing to do where the 
 	touch $@
 
 reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3)
-	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG)
+	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG) $(NOTEBOOKS_ARG)
 
 figures: reproduce ## the same: runs that are in the step cache are not made again
+
+verify: $(READY) ## compare the tables of this run with the committed ones
+	$(PY) -m lib.verify
+
+readme: $(READY) ## put the claims table into README.md
+	$(PY) -m lib.readme
 
 test: $(READY) ## run the tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest

@@ -53,9 +53,9 @@ BASE_ARMS = ("base", "base_shown")  # the base policy, and the one trained on te
 class EvalConfig:
     """How checkpoints are evaluated.
 
-    tasks, samples: test tasks and rollouts of each (n >= 2K). train_tasks, train_samples: the same on training tasks,
-    for the generalisation gap. ks: the K of Pass@K; budget_k: the K of Pass@T (§2.2, C = 8). seed: of the rollouts, the
-    same for every policy, so that policies are compared on the same slips of the ice.
+    tasks, samples: test tasks and rollouts of each (K <= n is needed, n >= 2K advised). train_tasks, train_samples: the
+    same on training tasks, for the generalisation gap. ks: the K of Pass@K; budget_k: the K of Pass@T (§2.2, C = 8).
+    seed: of the rollouts, the same for every policy, so that policies are compared on the same slips of the ice.
     """
 
     tasks: int = 200

@@ -26,7 +26,8 @@ def use_style() -> None:
     """Set the style once at the top of a notebook: paper width, readable labels, no surprises in PDF."""
     sns.set_theme(context="paper", style="whitegrid", font_scale=1.15)
     matplotlib.rcParams.update({"figure.dpi": 110, "savefig.dpi": 200, "axes.spines.top": False, "pdf.fonttype": 42,
-                                "axes.spines.right": False, "legend.frameon": False, "svg.hashsalt": "0"})  # fmt: skip
+                                "axes.spines.right": False, "legend.frameon": False,
+                                "figure.constrained_layout.use": True, "svg.hashsalt": "0"})  # fmt: skip
 
 
 def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, bands: bool = True) -> None:
@@ -88,15 +89,18 @@ def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Pat
 
 
 def claim_intervals(table: pd.DataFrame, ax: Axes) -> None:
-    """Draw the effect and interval of every row of claims.csv, coloured by verdict."""
+    """Draw how far every claim's interval lies from its rule's boundary, the claim's side to the right, in half-widths
+    of the interval: claims have different units, and a bar that does not cross the line is a verdict."""
     colour = {"supported": "#009E73", "opposite": "#D55E00", "inconclusive": "#777777"}
     for i, row in enumerate(table.itertuples()):
-        error = [[row.estimate - row.low], [row.high - row.estimate]]
-        ax.errorbar(row.estimate, i, xerr=error, fmt="o", color=colour[row.verdict], capsize=3)
+        half = max((row.high - row.low) / 2, 1e-9)
+        gap = row.boundary - abs(row.estimate) if row.side == "within" else row.estimate - row.boundary
+        centre = float(np.clip((-gap if row.side == "<" else gap) / half, -8, 8))
+        ax.errorbar(centre, i, xerr=1, fmt="o", color=colour[row.verdict], capsize=3)
     ax.set_yticks(range(len(table)), [f"{r.claim} · {r.environment} · {r.verdict}" for r in table.itertuples()])
     ax.invert_yaxis()
     ax.axvline(0, color="#444444", lw=1)
-    ax.set_xlabel("effect (difference of success rates)")
+    ax.set_xlabel("distance from the rule's boundary, in half-widths of the interval (right: for the claim)")
 
 
 def outcome_bars(shares: pd.DataFrame, ax: Axes) -> None:
@@ -107,6 +111,7 @@ def outcome_bars(shares: pd.DataFrame, ax: Axes) -> None:
     sns.stripplot(**where, dodge=True, size=3.5, edgecolor="white", linewidth=0.5, jitter=False, legend=False)
     ax.axhline(0.5, color="#444444", lw=1, ls=":")
     ax.set(xlabel="states from trajectories of", ylabel="share of states", ylim=(0, 1))
+    ax.legend(loc="upper center", ncols=3, fontsize=8)
 
 
 def seed_lines(data: pd.DataFrame, x: str, y: str, ax: Axes, colour: str = COLOURS["GRPO, full budget"]) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from lib.envs.frozenlake import FrozenLake
 from lib.episode import End, Episode, Turn
-from lib.policies.hf import HFPolicy, score
+from lib.policies.hf import HFPolicy, length_chunks, score
 from lib.rollout import jobs, rollout
 from lib.store import read_jsonl
 from lib.trainers import critic
@@ -86,25 +86,29 @@ def test_value_loss_and_explained_variance_by_hand():
 
 def test_explained_variance_rises_on_a_fixed_batch(policy, lake):
     found = rollout(policy, FrozenLake, lake.config, jobs(lake.tasks, 6, 6))
-    head, config = critic.attach(policy.model, 64, 0), PPOConfig()
+    head, config = critic.attach(policy.model, 64, 0), PPOConfig("token", lam=1.0)
     first = critic.values(policy.model, found)
     assert all((v == 0).all() for v in first) and [len(v) for v in first] == [sum(e.completion()[1]) for e in found]
     width = max(len(e.completion()[0]) for e in found)
-    inputs, before = critic.loss_inputs(found, first, PPOConfig(lam=1.0), width, "cpu")
+    inputs, before = critic.loss_inputs(found, first, config, width, torch.device("cpu"))
+    wanted = inputs["value_mask"].bool()
     rows = [torch.tensor(e.prompt_ids() + e.completion()[0]) for e in found]
     masks = [torch.tensor([0] * len(e.prompt_ids()) + e.completion()[1]) for e in found]
-    wanted = torch.stack([torch.nn.functional.pad(m[len(e.prompt_ids()) :], (0, width - len(e.completion()[1])))
-                          for m, e in zip(masks, found, strict=True)]).bool()  # fmt: skip
+    states = []  # hidden states in the order of the batch: the trunk does not change, so one pass serves all steps
+    score(policy.model, rows, masks, value_head=lambda hidden: states.append(hidden) or hidden[:, 0])
+    order = [i for chunk in length_chunks([len(r) for r in rows]) for i in chunk]
+    parts = torch.cat(states).split([int(masks[i].sum()) for i in order])
+    hidden = torch.cat([parts[order.index(i)] for i in range(len(rows))])
+    assert hidden.requires_grad
     optimizer = torch.optim.Adam(head.parameters(), 1e-2)
-    for _ in range(40):
-        values = torch.cat(score(policy.model, rows, masks, value_head=head)[2])
-        values = torch.zeros(wanted.shape).masked_scatter(wanted, values)
+    for _ in range(400):
+        values = torch.zeros(wanted.shape).masked_scatter(wanted, head(hidden))
         loss = critic.value_loss(values, *(inputs[k] for k in ("old_values", "value_targets", "value_mask")), 0.0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     assert all(p.grad is None for n, p in policy.model.named_parameters() if not n.startswith("critic."))
-    after = critic.loss_inputs(found, critic.values(policy.model, found), config, width, "cpu")[1]
+    after = critic.loss_inputs(found, critic.values(policy.model, found), config, width, torch.device("cpu"))[1]
     assert before == 0 and after > 0.3
 
 

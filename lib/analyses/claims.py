@@ -11,8 +11,8 @@ side, which needs no correction; it is opposite if, after Holm's correction, one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,11 @@ from lib.analyses import step_quality as quality
 from lib.analyses.config import AnalysisConfig
 from lib.analyses.dynamics import change
 from lib.analyses.stages import error_states, likelihood, matched_states, training_dynamics
+from lib.analyses.verdicts import Claim, below, row, verdict, weakest
 from lib.config import Experiment
 from lib.curves import per_seed
 from lib.envs.base import env_class
-from lib.metrics.intervals import Interval, holm, minimum_detectable_effect, paired_t_pvalue, seed_interval
+from lib.metrics.intervals import seed_interval
 
 TIGHT = (0.25, 0.5, 0.75)  # of Tmax: the budgets at which §5.4 compares
 PARITY = 0.05  # success rates closer than this count as equal at full budget
@@ -34,74 +35,18 @@ PLAUSIBLE = 1.5  # RL's action NLL under base may be this multiple of base's own
 FLAT = 0.02  # a rise of R_single of less than this counts as none
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One row of claims.csv. estimate, low, high: the primary end point; detectable: the smallest effect that this run
-    would have found with probability 0.8; paper: the paper's figure, for comparison only."""
-
-    claim: str
-    environment: str
-    profile: str
-    statement: str
-    estimate: float
-    low: float
-    high: float
-    unit: str
-    n_tasks: int
-    n_seeds: int
-    verdict: str
-    detectable: float
-    paper: str
-    rule: str
-
-
-def verdict(interval: Interval, boundary: float = 0.0) -> str:
-    """Which side of the boundary the whole interval lies on; "supported" is above."""
-    if interval.low > boundary:
-        return "supported"
-    return "opposite" if interval.high < boundary else "inconclusive"
-
-
-def below(interval: Interval, boundary: float) -> str:
-    """`verdict` for a claim that something lies below the boundary."""
-    return {"supported": "opposite", "opposite": "supported"}.get(outcome := verdict(interval, boundary), outcome)
-
-
-def _weakest(leads: dict) -> tuple[Hashable, str]:
-    """Of leads (seeds,) at several points: the point whose interval reaches lowest, and the verdict over all points."""
-    intervals = {point: seed_interval(d) for point, d in leads.items()}
-    worst = min(intervals, key=lambda point: intervals[point].low)
-    if intervals[worst].low > 0:
-        return worst, "supported"
-    adjusted = holm([_pvalue(d) for d in leads.values()])
-    against = any(p < 0.05 and d.mean() < 0 for p, d in zip(adjusted, leads.values(), strict=True))
-    return worst, "opposite" if against else "inconclusive"
-
-
 def _visited_errors(x: Experiment, seed: int) -> pd.DataFrame:
     return errors.at_delta(error_states(x, "grpo", seed), AnalysisConfig().delta, "visited")
 
 
-def _row(x: Experiment, claim: str, statement: str, values: np.ndarray, paper: str, rule: str, **changes) -> Claim:
-    """A row from one number a seed."""
-    i = seed_interval(values)
-    sd = float(np.std(values, ddof=1))
-    row = Claim(
-        claim=claim, environment=x.env, profile=x.profile, statement=statement, estimate=i.estimate, low=i.low,
-        high=i.high, unit="seeds", n_tasks=x.evaluation.tasks, n_seeds=len(values), verdict=verdict(i),
-        detectable=minimum_detectable_effect(sd, len(values)), paper=paper, rule=rule,
-    )  # fmt: skip
-    return Claim(**(asdict(row) | changes))
-
-
 def c1_breadth(x: Experiment, seeds: Sequence[int]) -> Claim:
-    """C1 (§3.1): RL is ahead of base at every K, T = Tmax. End point: the lead at the K whose interval reaches lowest."""
+    """C1 (§3.1): RL is ahead of base at every K, T = Tmax. End point: the lead at the K whose interval is lowest."""
     leads = {
         k: per_seed(x, "grpo", seeds, k, x.t_max) - per_seed(x, "base", seeds, k, x.t_max) for k in x.evaluation.ks
     }
-    worst, outcome = _weakest(leads)
+    worst, outcome = weakest(leads)
     rule = f"lead of GRPO over base > 0 at every K in {list(leads)}; shown: K = {worst}, the weakest"
-    return _row(x, "C1", "RL is ahead of base at every K", leads[worst], "ahead at every K", rule, verdict=outcome)
+    return row(x, "C1", "RL is ahead of base at every K", leads[worst], "ahead at every K", rule, verdict=outcome)
 
 
 def c2_depth(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -110,7 +55,7 @@ def c2_depth(x: Experiment, seeds: Sequence[int]) -> Claim:
     leads = [per_seed(x, "grpo", seeds, k, t) - per_seed(x, "base", seeds, k, t) for t in (x.t_max, tight)]
     rule = f"lead of GRPO over base at K = {k}: T = {x.t_max} minus T = {tight} > 0"
     statement = "The lead of RL grows with the interaction budget"
-    return _row(x, "C2", statement, leads[0] - leads[1], "grows with T, may reverse at small T", rule)
+    return row(x, "C2", statement, leads[0] - leads[1], "grows with T, may reverse at small T", rule)
 
 
 def c3a_minority(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -119,7 +64,9 @@ def c3a_minority(x: Experiment, seeds: Sequence[int]) -> Claim:
     rule = "share of matched states at which the mean quality of 16 actions of GRPO is better than base's, < 0.5"
     statement = "RL improves single steps in a minority of states only"
     paper = "46.8 % (DeepCoder-MT), 42.8 % (FrozenLake)"
-    return _row(x, "C3a", statement, share, paper, rule, verdict=below(seed_interval(share), 0.5))
+    return row(
+        x, "C3a", statement, share, paper, rule, boundary=0.5, side="<", verdict=below(seed_interval(share), 0.5)
+    )
 
 
 def c3b_better_action(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -130,7 +77,7 @@ def c3b_better_action(x: Experiment, seeds: Sequence[int]) -> Claim:
     )
     statement = "In error states RL picks the better action"
     paper = "65.7 % (FrozenLake), 67.3 % (DeepCoder-MT)"
-    return _row(x, "C3b", statement, share, paper, rule, verdict=verdict(seed_interval(share), 0.5))
+    return row(x, "C3b", statement, share, paper, rule, boundary=0.5, verdict=verdict(seed_interval(share), 0.5))
 
 
 def c3c_continuation(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -139,14 +86,14 @@ def c3c_continuation(x: Experiment, seeds: Sequence[int]) -> Claim:
     gap = [errors.continuation_success(d, "rl") - errors.continuation_success(d, "base") for d in found]
     rule = f"continuation success from error states (loss >= {AnalysisConfig().delta}), GRPO minus base, > 0"
     paper = "51.3 vs 38.6 % (FrozenLake), 38.5 vs 22.9 % (DeepCoder-MT)"
-    return _row(x, "C3c", "RL recovers from error states more often", np.array(gap), paper, rule)
+    return row(x, "C3c", "RL recovers from error states more often", np.array(gap), paper, rule)
 
 
 def c3d_late(x: Experiment, seeds: Sequence[int]) -> Claim:
     """C3d (§3.3): the step-quality advantage of RL is larger in the later half of the trajectory."""
     gap = np.array([quality.late_minus_early(matched_states(x, "grpo", s)) for s in seeds])
     rule = "mean quality difference at matched states, depth d_t > 0.5 minus d_t <= 0.5, > 0"
-    return _row(x, "C3d", "The advantage of RL is larger late in the trajectory", gap, "grows with depth", rule)
+    return row(x, "C3d", "The advantage of RL is larger late in the trajectory", gap, "grows with depth", rule)
 
 
 def c4a_plausible(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -155,7 +102,17 @@ def c4a_plausible(x: Experiment, seeds: Sequence[int]) -> Claim:
     ratio = np.array([nll.mean_action_nll(d, "rl") / nll.mean_action_nll(d, "base") for d in found])
     rule = f"mean action NLL under base, GRPO's actions over base's, < {PLAUSIBLE}"
     statement = "RL's actions stay locally plausible to base"
-    return _row(x, "C4a", statement, ratio, "12.20 vs 10.25", rule, verdict=below(seed_interval(ratio), PLAUSIBLE))
+    return row(
+        x,
+        "C4a",
+        statement,
+        ratio,
+        "12.20 vs 10.25",
+        rule,
+        boundary=PLAUSIBLE,
+        side="<",
+        verdict=below(seed_interval(ratio), PLAUSIBLE),
+    )
 
 
 def c4b_trajectories(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -163,7 +120,7 @@ def c4b_trajectories(x: Experiment, seeds: Sequence[int]) -> Claim:
     found = [likelihood(x, "grpo", s) for s in seeds]
     gap = np.array([nll.mean_cumulative_llr(d, "rl") - nll.mean_cumulative_llr(d, "base") for d in found])
     rule = "cumulative LLR (nats) of successful trajectories, GRPO's minus base's, > 0"
-    return _row(x, "C4b", "Whole successful RL trajectories are likelier under RL", gap, "about 228 vs 26", rule)
+    return row(x, "C4b", "Whole successful RL trajectories are likelier under RL", gap, "about 228 vs 26", rule)
 
 
 def c5_dynamics(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -179,7 +136,9 @@ def c5_dynamics(x: Experiment, seeds: Sequence[int]) -> Claim:
         f"change of R_single over training < {FLAT} while R_multi rises ({multi.mean():+.3f}); opposite: R_single rises"
     )
     statement = "R_multi rises while R_single does not"
-    return _row(x, "C5", statement, single, "R_multi +0.331, R_single −0.097", rule, verdict=outcome)
+    return row(
+        x, "C5", statement, single, "R_multi +0.331, R_single −0.097", rule, boundary=FLAT, side="<", verdict=outcome
+    )
 
 
 def c6a_process_reward(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -191,10 +150,10 @@ def c6a_process_reward(x: Experiment, seeds: Sequence[int]) -> Claim:
         (a, t): per_seed(x, a, seeds, k, t) - per_seed(x, "base", seeds, k, t)
         for a in ("oracle_q", "gigpo") for t in ts
     }  # fmt: skip
-    worst, outcome = _weakest(leads)
+    worst, outcome = weakest(leads)
     rule = f"lead over base > 0 for oracle-Q and GiGPO at K = {k}, every T in {ts}; shown: {worst[0]}, T = {worst[1]}"
     statement = "Oracle-Q reward and GiGPO are stable across budgets"
-    return _row(x, "C6a", statement, leads[worst], "curves", rule, verdict=outcome)
+    return row(x, "C6a", statement, leads[worst], "curves", rule, verdict=outcome)
 
 
 def c7_budgetmix(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -203,7 +162,7 @@ def c7_budgetmix(x: Experiment, seeds: Sequence[int]) -> Claim:
     leads = [per_seed(x, "budgetmix", seeds, 1, t) - per_seed(x, "grpo", seeds, 1, t) for t in ts]
     rule = f"success of BudgetMix minus GRPO, mean over T = {ts}, > 0"
     statement = "BudgetMix beats full-budget RL under tight budgets"
-    return _row(x, "C7", statement, np.mean(leads, 0), "+7.5, +5.3, +4.0 points", rule)
+    return row(x, "C7", statement, np.mean(leads, 0), "+7.5, +5.3, +4.0 points", rule)
 
 
 def c7_parity(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -216,12 +175,19 @@ def c7_parity(x: Experiment, seeds: Sequence[int]) -> Claim:
     outcome = "supported" if inside else "opposite" if outside else "inconclusive"
     rule = f"difference of BudgetMix and GRPO within ±{PARITY} at T = {x.t_max}: 90 % interval inside the margin"
     statement = "BudgetMix ties with full-budget RL at full budget"
-    return _row(x, "C7-parity", statement, d, "parity", rule, low=i90.low, high=i90.high, verdict=outcome)
-
-
-def _pvalue(d: np.ndarray) -> float:
-    """p-value of the paired t test; 0 where all seeds differ by the same amount, 1 where none differs."""
-    return paired_t_pvalue(d, np.zeros_like(d)) if np.ptp(d) > 1e-12 else float(not d.any())
+    return row(
+        x,
+        "C7-parity",
+        statement,
+        d,
+        "parity",
+        rule,
+        low=i90.low,
+        high=i90.high,
+        boundary=PARITY,
+        side="within",
+        verdict=outcome,
+    )
 
 
 _STEPWISE = {"C3a": c3a_minority, "C3b": c3b_better_action, "C3c": c3c_continuation, "C3d": c3d_late}

@@ -42,10 +42,13 @@ def continue_from(
     for start in range(0, len(todo), batch_size):
         chunk = todo[start : start + batch_size]
         plays = [_Continued(env_class(config), states[i], k, seed) for i, k in chunk]
-        _play(policy, plays)
+        try:
+            _play(policy, plays)
+        finally:
+            for play in plays:
+                play.env.close()
         for (i, _), play in zip(chunk, plays, strict=True):
             episode = play.episode()
-            play.env.close()
             if episode.end is End.ERROR:
                 raise RuntimeError(f"continuation of {states[i].name} failed: {episode.error}")
             out[i].append(episode)

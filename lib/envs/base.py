@@ -127,7 +127,7 @@ class Env(ABC):
         """
         raise NoStepMeasure(f"{self.name} has no exact state value")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (optional)
         """Free what the episode holds (processes, connections). Called by the rollout engine at the end."""
 
 

@@ -51,7 +51,7 @@ class FrozenLakeConfig:
     """Tmax: turns of a full-budget episode. Maps on which the goal is further away than that are left out."""
     observation: str = "grid"
     """"grid": the map with the player each turn. "coordinates": the map once, then row and column. "both". "local": row
-    and column of player and goal and the four neighbouring cells, without a map: short, and a tiny model can read it."""
+    and column of player and goal and the four neighbouring cells, no map: short, and a tiny model can read it."""
     show_budget: bool = False
     """Tell the policy how many turns are left. Hidden by default: then one rollout at Tmax serves every T."""
     max_invalid: int = 3

@@ -28,6 +28,7 @@ class ChatFormat:
             raise ValueError(f"the tokenizer of {tokenizer.name_or_path!r} has no end-of-sequence token")
         self.tokenizer = tokenizer
         self.stop_ids = (tokenizer.eos_token_id,)
+        self._special = [t.content for t in tokenizer.added_tokens_decoder.values()]
         probe = [
             {"role": "user", "content": "hello"},
             {"role": "assistant", "content": _ACTION},
@@ -47,8 +48,17 @@ class ChatFormat:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
+    def _plain(self, text: str) -> str:
+        """`text` in which no special token can be read: what an environment says (a program's output, a table's cell)
+        must not be able to end a turn or forge one."""
+        for token in self._special:
+            if token in text:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
+
     def prompt(self, messages: list[dict[str, str]]) -> list[int]:
         """Token ids of the first messages and the generation prompt."""
+        messages = [m | {"content": self._plain(m["content"])} for m in messages]
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return list(self._ids(text))
 
@@ -56,7 +66,7 @@ class ChatFormat:
         """Token ids that follow a sampled action: (its missing end,) the observation as a user message, and the
         generation prompt. `action` is not touched: an action cut by the length limit gets its end of turn here."""
         missing = [] if action and action[-1] in self.stop_ids else [self.stop_ids[0]]
-        return missing + list(self._ids(self._separator + observation + self._tail))
+        return missing + list(self._ids(self._separator + self._plain(observation) + self._tail))
 
     def text(self, action: list[int]) -> str:
         """What the environment gets to read of an action."""

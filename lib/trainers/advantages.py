@@ -126,7 +126,9 @@ def last_tokens(episode: Episode) -> np.ndarray:
 
 def oracle_q(groups: Groups, config: Any) -> Advantages:
     """The oracle-Q process reward (paper §5.1) in place of the outcome: for each turn its return-to-go of
-    `oracle_q_rewards`, discounted by `oracle_gamma`, shifted and scaled to mean 0, deviation 1 over the batch."""
+    `oracle_q_rewards`, discounted by `oracle_gamma`, shifted and scaled to mean 0, deviation 1 over the batch. At
+    gamma 1 its mean given state and action is Q^pi_t(s, a) - V*_t(s): the outcome's policy gradient, with V* as
+    baseline and the chance within each turn averaged out."""
     return _whiten(groups, [[returns_to_go(oracle_q_rewards(e), config.oracle_gamma) for e in g] for g in groups])
 
 

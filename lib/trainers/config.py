@@ -79,8 +79,9 @@ class TrainConfig:
     layers. save_every: updates between checkpoints. probe_every, probe_samples: R_multi and R_single are measured on
     the probe tasks every so many updates with so many samples each (0: never). kl_episodes: episodes an update on which
     the KL to the base policy is estimated. gigpo, ppo: what only these algorithms use. oracle_gamma: discount of the
-    oracle-Q process reward's return-to-go; at 0 a turn is credited with its own loss of value only, which is exact
-    already. seed: of everything in the run.
+    oracle-Q process reward's return-to-go. At 1 an action is credited with all value that is lost after it, so that the
+    gradient is that of the success probability; at 0 with its own loss only, and a wasted turn costs next to nothing:
+    tried at 0, policies learnt to dawdle and to babble. seed: of everything in the run.
     """
 
     algorithm: str = "grpo"
@@ -104,7 +105,7 @@ class TrainConfig:
     kl_episodes: int = 8
     gigpo: GiGPOConfig = field(default_factory=GiGPOConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
-    oracle_gamma: float = 0.0
+    oracle_gamma: float = 1.0
     seed: int = 0
 
     def __post_init__(self):

@@ -20,7 +20,7 @@ def oracle_q_rewards(episode: Episode) -> np.ndarray:
 
     Its expected sum under a policy pi is V^pi(s_0) - V*(s_0) (performance difference lemma, Kakade and Langford 2002):
     it ranks policies as the task does, and its largest value, 0, belongs to the optimal policies. The potential-based
-    reward r + V*_{t-1}(s') - V*_t(s) has the same mean given (s, a); A* is that mean, free of the noise of the ice.
+    reward r + V*_{t-1}(s') - V*_t(s) has the same mean given (s, a); A* is that mean, without the chance of the turn.
     Q* alone would also be a dense reward, but its sum grows with the number of turns and so pays for dawdling.
 
     Raises NoStepMeasure for an episode without exact values (rolled out without `quality`, or an environment that does

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from transformers import PrinterCallback
 from trl import GRPOTrainer
 
 from lib.envs.base import Env, Task
@@ -48,6 +49,7 @@ class AgentTrainer(GRPOTrainer):
             peft_config=lora_config(run.lora_rank),
             callbacks=[record.Record(self)],
         )
+        self.remove_callback(PrinterCallback)  # metrics go to metrics.jsonl
         if self.accelerator.num_processes > 1:
             raise NotImplementedError("training on several processes is not supported yet; start one process")
         self.policy = copy.copy(policy)
