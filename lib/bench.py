@@ -1,9 +1,11 @@
-"""How fast rollouts, updates and whole training steps are, beside stock TRL: `python -m lib.bench [--quick] [--out FILE]`.
+"""How fast rollouts, updates and whole training steps are, beside stock TRL.
+
+    python -m lib.bench [--quick] [--out FILE]
 
 The anchors are TRL's own methods (1.16): `GRPOTrainer._generate_single_turn` (one `model.generate` a turn on the whole
 left-padded context) and `GRPOTrainer._compute_loss` on the padded batch. Ours and anchor have the same weights, tasks,
 budgets and environment seeds, run alternately in one process on one thread, and the medians are compared. TRL draws its
-actions from torch's generator, ours from the episodes' own, so single episodes differ while their distribution does not.
+actions from torch's generator, ours from the episodes' own: single episodes differ, their distribution does not.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOTrainer
 
 from lib.config import ROOT, Experiment, experiment
 from lib.envs.base import env_class
@@ -35,6 +37,7 @@ from lib.rollout import Job, _Play, jobs, rollout
 from lib.trainers.budgets import BudgetMix
 from lib.trainers.config import TrainConfig
 from lib.trainers.trainer import AgentTrainer
+from lib.trainers.trl_config import grpo_config
 
 COLUMNS = ("name", "ours", "anchor", "ratio", "unit", "note")
 TOLERANCE = 1e-5  # of the loss, and of every gradient relative to the largest
@@ -52,7 +55,7 @@ def alternate(ours: Callable[[], Any], anchor: Callable[[], Any], repetitions: i
 
 
 def row(name: str, ours: float, anchor: float, unit: str, note: str) -> dict[str, Any]:
-    """One line of the table; ours and anchor in units a second, ratio = ours / anchor."""
+    """One line of the table; ours and anchor in units a second."""
     values = (name, float(f"{ours:.4g}"), float(f"{anchor:.4g}"), round(ours / anchor, 2), unit, note)
     return dict(zip(COLUMNS, values, strict=True))
 
@@ -79,9 +82,8 @@ def stock_rollout(trainer: GRPOTrainer, policy: HFPolicy, cls: type, config: Any
 def stock_trainer(
     policy: HFPolicy, cls: type, config: Any, run: TrainConfig, tasks: Sequence, out: Path, callbacks: Sequence = ()
 ) -> GRPOTrainer:
-    """TRL's GRPOTrainer as it comes, with the settings of AgentTrainer and a `rollout_func` that is `stock_rollout`."""
-    by_id = {t.id: t for t in tasks}
-    group = run.group_size
+    """TRL's GRPOTrainer as it comes, with AgentTrainer's settings, the tasks in their order, and `stock_rollout`."""
+    by_id, group = {t.id: t for t in tasks}, run.group_size
 
     def play(prompts, trainer) -> dict[str, list]:
         names = [p[0]["content"] for p in prompts]
@@ -99,16 +101,8 @@ def stock_trainer(
         }
 
     prompts = [{"prompt": [{"role": "user", "content": t.id}]} for t in tasks[: run.updates * run.tasks_per_update]]
-    args = GRPOConfig(
-        output_dir=str(out), per_device_train_batch_size=run.tasks_per_update * group, num_generations=group,
-        gradient_accumulation_steps=1, steps_per_generation=1, max_steps=run.updates, learning_rate=run.lr,
-        lr_scheduler_type="constant_with_warmup", warmup_steps=run.warmup, max_grad_norm=run.max_grad_norm,
-        adam_epsilon=run.adam_epsilon, epsilon=run.epsilon, beta=run.beta, loss_type=run.loss_type,
-        temperature=policy.temperature, mask_truncated_completions=False, max_completion_length=policy.max_context,
-        generation_kwargs={"max_new_tokens": policy.max_action_tokens}, bf16=False, gradient_checkpointing=False,
-        use_cpu=True, shuffle_dataset=False, save_strategy="no", logging_steps=1, report_to="none", disable_tqdm=True,
-        seed=run.seed,
-    )  # fmt: skip
+    args = grpo_config(policy, run, out)  # the same settings as ours
+    args.generation_kwargs = {"max_new_tokens": policy.max_action_tokens}
     return GRPOTrainer(
         model=policy.model,
         reward_funcs=[lambda reward, **_: reward],
@@ -121,10 +115,8 @@ def stock_trainer(
 
 
 class _StepClock(TrainerCallback):
-    """Wall seconds of each optimisation step, rollouts included, logging and checkpoints not."""
-
     def __init__(self):
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # wall time of each step, rollouts included, logging and checkpoints not
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.start = time.perf_counter()
@@ -158,11 +150,12 @@ def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, ou
 
     Raises RuntimeError where they do not.
     """
-    cls, run = env_class(x.env), replace(x.train, updates=1, budget=BudgetMix(), kl_episodes=0, probe_every=0)
+    cls, run = env_class(x.env), replace(x.train, updates=1, budget=BudgetMix(), kl_episodes=0)
     policies = [HFPolicy.load(model, max_context=x.base.max_context) for _ in range(2)]
     ours = AgentTrainer(policies[0], cls, x.env_config, run, tasks, (), out / "ours")
     anchor = stock_trainer(policies[1], cls, x.env_config, run, tasks, out / "anchor")
-    inputs = ours._generate_and_score_completions([ours.train_dataset[i // run.group_size] for i in range(64)])
+    ours.seconds = {"rollout": 0.0, "sampling": 0.0}  # what `training_step` does first
+    inputs = ours._generate_and_score_completions([r for r in ours.train_dataset for _ in range(run.group_size)])
     found: dict[GRPOTrainer, float] = {}
 
     def update(trainer: GRPOTrainer) -> None:
@@ -177,10 +170,10 @@ def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, ou
     grads = [torch.cat([p.grad.flatten() for p in t.model.parameters()]) for t in (ours, anchor)]
     gap = ((grads[0] - grads[1]).abs().max() / grads[1].abs().max()).item()
     loss_gap = abs(found[ours] - found[anchor])
-    if loss_gap > TOLERANCE or gap > TOLERANCE:
-        raise RuntimeError(f"loss differs by {loss_gap:.2g}, gradients by {gap:.2g} of the largest: {TOLERANCE} allowed")
-    shape = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-    note = f"{len(shape)} BudgetMix episodes, {1 - shape.float().mean():.0%} padding in TRL's batch; "
+    if max(loss_gap, gap) > TOLERANCE:
+        raise RuntimeError(f"loss differs by {loss_gap:.1e}, gradients by {gap:.1e} of the largest, over {TOLERANCE}")
+    real = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1).float()
+    note = f"{len(real)} BudgetMix episodes, {1 - real.mean():.0%} padding in TRL's batch; "
     note += f"loss differs by {loss_gap:.1g}, gradients by {gap:.1g}"
     return row("update: forward and backward of the loss", 1 / a, 1 / b, "updates/s", note)
 
@@ -196,12 +189,15 @@ def step_row(
             if place == "ours":
                 trainer = AgentTrainer(policy, cls, x.env_config, run, tasks, (), folder)
                 trainer.add_callback(clock)
+                order = [tasks[t] for t in trainer._order()]
             else:
-                trainer = stock_trainer(policy, cls, x.env_config, run, tasks, folder, [clock])
+                trainer = stock_trainer(policy, cls, x.env_config, run, order, folder, [clock])
             trainer.train()
-            clock.seconds[-run.updates :] = clock.seconds[1 - run.updates :]
+            del clock.seconds[-run.updates]  # the first step warms up
     a, b = (median(c.seconds) for c in clocks)
-    note = f"{run.tasks_per_update * run.group_size} episodes a step, Tmax {x.t_max}"
+    note = (
+        f"{run.tasks_per_update * run.group_size} episodes a step, Tmax {x.t_max}; ours also estimates the KL to base"
+    )
     return row(f"training step, {name}", 1 / a, 1 / b, "steps/s", note)
 
 
@@ -220,14 +216,15 @@ def sandbox_rows(repetitions: int, programs: int) -> list[dict[str, Any]]:
 def bench(quick: bool = False) -> list[dict[str, Any]]:
     """All rows. quick: one repetition of small sizes, to see that it runs; its numbers mean nothing."""
     torch.set_num_threads(1)
-    x = experiment("smoke" if quick else "tiny", "frozenlake")
-    repetitions = 1 if quick else 5
-    cls = env_class(x.env)
-    tasks = cls.tasks(x.env_config, "train", 200)
+    x, repetitions = experiment("tiny", "frozenlake"), 1 if quick else 5
+    if quick:
+        x = replace(x, train=replace(x.train, tasks_per_update=2, group_size=4))
+    tasks = env_class(x.env).tasks(x.env_config, "train", 200)
+    run = replace(x.train, updates=2 if quick else 4, save_every=1000, probe_every=0)
+    base = replace(x.base, demonstrations=100 if quick else 1000)
     with tempfile.TemporaryDirectory() as tmp:
         out = Path(tmp)
-        train_base(cls, x.env_config, replace(x.base, demonstrations=100 if quick else 1000), tasks, out / "model")
-        run = replace(x.train, updates=2 if quick else 4, save_every=1000, probe_every=0)
+        train_base(env_class(x.env), x.env_config, base, tasks, out / "model")
         where = (x, out / "model", tasks, repetitions)
         rows = [rollout_row(*where, out / "1"), update_row(*where, out / "2")]
         rows += [step_row(*where, out / "3", run, "full budget")]
@@ -240,8 +237,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="one repetition of small sizes; the numbers mean nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "tables" / "bench.csv")
     args = parser.parse_args(argv)
-    rows = bench(args.quick)
     args.out.parent.mkdir(parents=True, exist_ok=True)
+    rows = bench(args.quick)
     with args.out.open("w", newline="") as f:
         writer = csv.DictWriter(f, COLUMNS)
         writer.writeheader()

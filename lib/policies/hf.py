@@ -1,11 +1,4 @@
-"""A Hugging Face causal language model as a policy: sampling with one KV cache across turns, and scoring.
-
-Deviations from `model.generate` per turn: the cache of an episode is kept from turn to turn, so no token is computed
-twice; a prompt that several episodes share, and the beginning that all prompts share, are computed once; rows whose
-episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the attention mask
-hides; the head is applied to one position a row; every random number comes from the episode's own generator, so an
-episode does not depend on its batch.
-"""
+"""A Hugging Face causal language model as a policy: what is sampled (lib/policies/session.py) and how it is scored."""
 
 from __future__ import annotations
 
@@ -13,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from lib.policies.chat import ChatFormat
+from lib.policies.session import Session, sample
+
+__all__ = ["HFPolicy", "Session", "length_chunks", "sample", "score"]
 
 
 @dataclass
 class HFPolicy:
     """A model, its tokenizer and how it is sampled.
 
-    temperature: divides the logits, in sampling and in scoring alike. max_action_tokens: an action is cut there.
-    max_context: tokens an episode may have, actions included; beyond it an episode ends as out of budget.
+    model: with "sdpa" attention, the default. temperature: divides the logits, in sampling and in scoring alike.
+    max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
+    episode ends as out of budget.
     """
 
     model: torch.nn.Module
@@ -60,177 +55,6 @@ class HFPolicy:
         return Session(self)
 
 
-class _Layer(DynamicLayer):
-    """A cache layer that grows into spare room, so that a turn does not copy the whole past."""
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self.room = None
-        start = self.keys.shape[-2] if self.keys.numel() else 0
-        end = start + key_states.shape[-2]
-        if self.room is None or self.room[0].shape[-2] < end:
-            b, h, _, d = key_states.shape
-            room = tuple(key_states.new_empty(b, h, end + max(128, end // 2), d) for _ in range(2))
-            if start:
-                room[0][:, :, :start], room[1][:, :, :start] = self.keys, self.values
-            self.room = room
-        self.room[0][:, :, start:end], self.room[1][:, :, start:end] = key_states, value_states
-        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
-        return self.keys, self.values
-
-    def take(self, index: Sequence[int]) -> None:
-        """The rows become copies of the rows `index`."""
-        self.room = self.keys, self.values = self.keys[index], self.values[index]
-
-    def shrink(self, rows: int, places: Sequence[int], moved: Sequence[int]) -> None:
-        """Keep the first `rows` rows, the rows `moved` having taken the `places`: nothing else is copied."""
-        end = self.keys.shape[-2]
-        for r in self.room:
-            r[places, :, :end] = r[moved, :, :end]
-        self.room = tuple(r[:rows] for r in self.room)
-        self.keys, self.values = (r[:, :, :end] for r in self.room)
-
-
-class Session:
-    """Episodes played side by side on one KV cache. `act` is called once a turn with the episodes still alive."""
-
-    def __init__(self, policy: HFPolicy):
-        self.policy = policy
-        self.model = policy.model
-        self.base = getattr(policy.model, "get_base_model", lambda: policy.model)()
-        self.device = self.base.get_input_embeddings().weight.device
-        self.rows: list[int] = []  # the episode of each cache row
-        self.cache = DynamicCache()
-        self.cache.layers = [_Layer() for _ in range(self.base.config.num_hidden_layers)]
-        self.mask = torch.zeros(1, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
-        self.length = torch.zeros(1, dtype=torch.long)  # real tokens of each row
-        self.pending: dict[int, list[int]] = {}  # the last sampled token of an episode, not yet in the cache
-        self.tokens = 0  # tokens computed so far, padding not counted
-
-    def act(
-        self, episodes: Sequence[int], appended: Sequence[list[int]], rngs: Sequence[np.random.Generator]
-    ) -> list[tuple[list[int], list[float]]]:
-        """Sample one action for each episode: its token ids and their log-probabilities (nats).
-
-        episodes: numbers of the episodes alive, a subset of those of the call before (the others are dropped; the
-        first call sets them). appended: the tokens that the environment put after the last action.
-        """
-        new = {e: self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)}
-        if self.rows:
-            self._keep(episodes)
-            logits = self._append([new[e] for e in self.rows])
-        else:
-            self.rows = list(episodes)
-            logits = self._start([tuple(a) for a in new.values()])
-        rng = dict(zip(episodes, rngs, strict=True))
-        actions: list[list[int]] = [[] for _ in self.rows]
-        logps: list[list[float]] = [[] for _ in self.rows]
-        alive = list(range(len(self.rows)))
-        for k in range(self.policy.max_action_tokens):
-            uniforms = [0.0] * len(self.rows)
-            for i in alive:
-                uniforms[i] = rng[self.rows[i]].random()
-            tokens, logp = sample(logits, uniforms)
-            still = []
-            for i in alive:
-                actions[i].append(tokens[i])
-                logps[i].append(logp[i])
-                if tokens[i] not in self.policy.chat.stop_ids:
-                    still.append(i)
-            alive = still
-            if not alive or k + 1 == self.policy.max_action_tokens:
-                break
-            real = torch.zeros(len(self.rows), 1, dtype=torch.bool)
-            real[alive] = True
-            logits = self._forward(torch.tensor(tokens)[:, None], real)
-        self.pending = {e: a[-1:] for e, a in zip(self.rows, actions, strict=True)}
-        found = dict(zip(self.rows, zip(actions, logps, strict=True), strict=True))
-        return [found[e] for e in episodes]
-
-    def _start(self, prompts: list[tuple[int, ...]]) -> torch.Tensor:
-        """Fill the cache with one row a prompt and return their logits; what prompts share is computed once."""
-        distinct = list(dict.fromkeys(prompts))
-        first, last = min(distinct), max(distinct)
-        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-        shared = min(shared, min(map(len, distinct)) - 1)  # each row needs a token of its own
-        if shared and len(distinct) > 1:
-            self._append([first[:shared]])
-            self._take([0] * len(distinct))
-            logits = self._append([p[shared:] for p in distinct])
-        else:
-            self._take([0] * len(distinct))
-            logits = self._append(distinct)
-        where = {p: i for i, p in enumerate(distinct)}
-        index = [where[p] for p in prompts]
-        self._take(index)
-        return logits[index]
-
-    def _take(self, index: list[int]) -> None:
-        self.mask, self.length = self.mask[index], self.length[index]
-        for layer in self.cache.layers:
-            if layer.is_initialized:
-                layer.take(index)
-
-    def _keep(self, episodes: Sequence[int]) -> None:
-        """Drop the cache rows of all other episodes; rows from the end take the free places."""
-        alive, n = set(episodes), len(episodes)
-        if not alive <= set(self.rows):
-            raise ValueError(f"episodes {sorted(alive - set(self.rows))} are not in the session: it has {self.rows}")
-        if n == len(self.rows):
-            return
-        places = [i for i in range(n) if self.rows[i] not in alive]
-        moved = [i for i in range(n, len(self.rows)) if self.rows[i] in alive]
-        for layer in self.cache.layers:
-            layer.shrink(n, places, moved)
-        self.mask[places], self.length[places] = self.mask[moved], self.length[moved]
-        self.mask, self.length = self.mask[:n], self.length[:n]
-        for i, j in zip(places, moved, strict=True):
-            self.rows[i] = self.rows[j]
-        del self.rows[n:]
-
-    def _append(self, new: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Append tokens to each row, any number but 0, and return the logits after the last (rows, vocabulary)."""
-        width, pad = max(map(len, new)), self.policy.chat.stop_ids[0]
-        ids = torch.tensor([[pad] * (width - len(a)) + list(a) for a in new])
-        real = torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in new])
-        return self._forward(ids, real)
-
-    @torch.no_grad()
-    def _forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Append `ids` (rows, n) to the cache and return the last position's logits (rows, vocabulary), float32."""
-        n = ids.shape[1]
-        position = (self.length[:, None] + real.cumsum(1) - 1).clamp(min=0)
-        self.mask = torch.cat([self.mask, real], 1)
-        self.length = self.length + real.sum(1)
-        self.tokens += int(real.sum())
-        total = self.mask.shape[1]
-        causal = torch.ones(n, total, dtype=torch.bool).tril(total - n)
-        # a row of a hole attends to something harmless: a softmax over nothing would be NaN
-        visible = (self.mask[:, None, :] & causal[None]) | ~real[:, :, None]
-        out = self.base.model(
-            input_ids=ids.to(self.device),
-            attention_mask=visible[:, None].to(self.device),
-            position_ids=position.to(self.device),
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        last = out.last_hidden_state[:, -1].contiguous()  # 2-D and contiguous: a strided head is 15 times slower
-        return self.base.lm_head(last).float().cpu() / self.policy.temperature
-
-
-def sample(logits: torch.Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
-    """One token a row by inverting the distribution function at the given uniform number in [0, 1).
-
-    logits: (rows, vocabulary). Returns token ids and their log-probabilities.
-    """
-    logp = torch.log_softmax(logits, -1)
-    cdf = logp.double().exp().cumsum(-1)
-    u = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cdf[:, -1:]
-    tokens = torch.searchsorted(cdf, u, right=True).clamp(max=logits.shape[1] - 1)
-    return tokens[:, 0].tolist(), logp.gather(1, tokens)[:, 0].tolist()
-
-
 def score(
     model: torch.nn.Module,
     rows: Sequence[torch.Tensor],
@@ -238,23 +62,27 @@ def score(
     temperature: float = 1.0,
     value_head: torch.nn.Module | None = None,
 ) -> tuple[list[torch.Tensor], ...]:
-    """Log-probability and entropy (nats) of chosen tokens by teacher forcing, without work on padding.
+    """Log-probability and entropy (nats) of chosen tokens by teacher forcing, without work on padding or repetition.
 
-    rows: token ids of each sequence, 1-D, of any length. masks: True at the tokens to score (never the first). Rows are
-    sorted by length into chunks with little padding, padded on the right (causal attention never looks there), and the
-    head is applied to the scored positions only. Returns two lists in the order of `rows`; gradients flow.
+    rows: token ids of each sequence, 1-D, of any length. masks: True at the tokens to score (never the first). What all
+    rows begin with is computed once. Rows are sorted by length into chunks with little padding, padded on the right
+    (causal attention never looks there), and the head is applied to the scored positions only. Returns two lists in the
+    order of `rows`; gradients flow.
     value_head: (n, hidden) to (n,); its values of the states in which the tokens were chosen are then a third list.
     """
     base = getattr(model, "get_base_model", lambda: model)()
     logps: list = [None] * len(rows)
     entropies: list = [None] * len(rows)
     values: list = [None] * len(rows)
+    if masks and torch.cat([m[:1] for m in masks]).any():
+        raise ValueError("the first token of a sequence has no log-probability")
+    n = 0 if base.is_gradient_checkpointing else shared_prefix(rows, masks)  # checkpointing allows no cache
+    past = base.model(input_ids=rows[0][None, :n], use_cache=True).past_key_values if n else None
+    rows, masks = [r[n:] for r in rows], [m[n:] for m in masks]
     for chunk in length_chunks([len(r) for r in rows]):
         ids = torch.nn.utils.rnn.pad_sequence([rows[i] for i in chunk], batch_first=True)
         wanted = torch.nn.utils.rnn.pad_sequence([masks[i].bool() for i in chunk], batch_first=True)
-        if wanted[:, 0].any():
-            raise ValueError("the first token of a sequence has no log-probability")
-        hidden = base.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1][wanted[:, 1:]]
+        hidden = base.model(input_ids=ids, **_after(past, n, *ids.shape)).last_hidden_state[:, :-1][wanted[:, 1:]]
         logits = base.lm_head(hidden).float() / temperature
         logp = -F.cross_entropy(logits, ids[wanted], reduction="none")
         with torch.no_grad():
@@ -267,6 +95,32 @@ def score(
             for i, v in zip(chunk, value_head(hidden).split(counts), strict=True):
                 values[i] = v
     return (logps, entropies) if value_head is None else (logps, entropies, values)
+
+
+def shared_prefix(rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]) -> int:
+    """How many tokens all rows begin with, less what must be left to each: its scored tokens and the one before them.
+    0 for fewer than two rows."""
+    if len(rows) < 2:
+        return 0
+    n = min(map(len, rows)) - 1
+    same = torch.stack([r[:n] == rows[0][:n] for r in rows]).all(0)
+    scored = torch.stack([m[1 : n + 1].bool() for m in masks]).any(0)
+    return int((same & ~scored).cumprod(0).sum())
+
+
+def _after(past: DynamicCache | None, n: int, rows: int, width: int) -> dict[str, object]:
+    """The model's arguments for `rows` rows of `width` tokens that follow the `n` tokens in the cache `past`."""
+    if past is None:
+        return {"use_cache": False}
+    k = past.layers[0].keys
+    position = torch.arange(n, n + width, device=k.device)
+    return {
+        "past_key_values": DynamicCache([(x.keys.expand(rows, -1, -1, -1), x.values.expand(rows, -1, -1, -1))
+                                         for x in past.layers]),
+        "position_ids": position[None],
+        "attention_mask": k.new_full((width, n + width), -torch.inf).triu(n + 1)[None, None],
+        "use_cache": True,
+    }  # fmt: skip
 
 
 def length_chunks(lengths: Sequence[int], max_tokens: int = 16384, slack: float = 1.15) -> list[list[int]]:

@@ -90,8 +90,8 @@ def loss_inputs(
     episodes: Sequence[Episode], given: Sequence[np.ndarray], ppo: PPOConfig, width: int, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], float]:
     """What the value loss needs, as tensors (B, width) over completion tokens: `old_values`, `value_targets`,
-    `value_mask` (1 at the decisions of episodes without an error). And the explained variance of the values, of
-    undiscounted-by-lambda returns (lambda 1): the lambda return holds the values themselves."""
+    `value_mask` (1 at the decisions of episodes without an error). And the explained variance of the values, against
+    the plain returns (lambda 1), since the lambda returns hold the values themselves."""
     out = {k: torch.zeros(len(episodes), width) for k in ("old_values", "value_targets", "value_mask")}
     predicted, returns = [], []
     for row, (e, v) in enumerate(zip(episodes, given, strict=True)):

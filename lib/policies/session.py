@@ -1,0 +1,190 @@
+"""Playing many episodes side by side on one KV cache that is kept across turns.
+
+Deviations from `model.generate` per turn: the cache of an episode is kept from turn to turn, so no token is computed
+twice; a prompt that several episodes share, and the beginning that all prompts share, are computed once; rows whose
+episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the attention mask
+hides; the head is applied to one position a row; every random number comes from the episode's own generator, so an
+episode does not depend on its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+if TYPE_CHECKING:
+    from lib.policies.hf import HFPolicy
+
+
+class _Layer(DynamicLayer):
+    """A cache layer that grows into spare room, so that a turn does not copy the whole past."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.room = None
+        start = self.keys.shape[-2] if self.keys.numel() else 0
+        end = start + key_states.shape[-2]
+        if self.room is None or self.room[0].shape[-2] < end:
+            b, h, _, d = key_states.shape
+            room = tuple(key_states.new_empty(b, h, end + max(128, end // 2), d) for _ in range(2))
+            if start:
+                room[0][:, :, :start], room[1][:, :, :start] = self.keys, self.values
+            self.room = room
+        self.room[0][:, :, start:end], self.room[1][:, :, start:end] = key_states, value_states
+        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
+        return self.keys, self.values
+
+    def take(self, index: Sequence[int]) -> None:
+        """The rows become copies of the rows `index`."""
+        self.room = self.keys, self.values = self.keys[index], self.values[index]
+
+    def shrink(self, rows: int, places: Sequence[int], moved: Sequence[int]) -> None:
+        """Keep the first `rows` rows, the rows `moved` having taken the `places`: nothing else is copied."""
+        end = self.keys.shape[-2]
+        for r in self.room:
+            r[places, :, :end] = r[moved, :, :end]
+        self.room = tuple(r[:rows] for r in self.room)
+        self.keys, self.values = (r[:, :, :end] for r in self.room)
+
+
+class Session:
+    """Episodes played side by side on one KV cache. `act` is called once a turn with the episodes still alive."""
+
+    def __init__(self, policy: HFPolicy):
+        self.policy = policy
+        self.model = policy.model
+        self.base = getattr(policy.model, "get_base_model", lambda: policy.model)()
+        self.device = self.base.get_input_embeddings().weight.device
+        self.rows: list[int] = []  # the episode of each cache row
+        self.cache = DynamicCache()
+        self.cache.layers = [_Layer() for _ in range(self.base.config.num_hidden_layers)]
+        self.mask = torch.zeros(1, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
+        self.length = torch.zeros(1, dtype=torch.long)  # real tokens of each row
+        self.pending: dict[int, list[int]] = {}  # the last sampled token of an episode, not yet in the cache
+
+    @torch.inference_mode()
+    def act(
+        self, episodes: Sequence[int], appended: Sequence[list[int]], rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[list[int], list[float]]]:
+        """Sample one action for each episode: its token ids and their log-probabilities (nats).
+
+        episodes: numbers of the episodes alive, a subset of those of the call before (the others are dropped; the
+        first call sets them). appended: the tokens that the environment put after the last action.
+        """
+        new = {e: self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)}
+        if self.rows:
+            self._keep(episodes)
+            logits = self._append([new[e] for e in self.rows])
+        else:
+            self.rows = list(episodes)
+            logits = self._start([tuple(a) for a in new.values()])
+        rng = dict(zip(episodes, rngs, strict=True))
+        actions: list[list[int]] = [[] for _ in self.rows]
+        logps: list[list[float]] = [[] for _ in self.rows]
+        alive = list(range(len(self.rows)))
+        for k in range(self.policy.max_action_tokens):
+            uniforms = [0.0] * len(self.rows)
+            for i in alive:
+                uniforms[i] = rng[self.rows[i]].random()
+            tokens, logp = sample(logits, uniforms)
+            still = []
+            for i in alive:
+                actions[i].append(tokens[i])
+                logps[i].append(logp[i])
+                if tokens[i] not in self.policy.chat.stop_ids:
+                    still.append(i)
+            alive = still
+            if not alive or k + 1 == self.policy.max_action_tokens:
+                break
+            real = torch.zeros(len(self.rows), 1, dtype=torch.bool)
+            real[alive] = True
+            logits = self._forward(torch.tensor(tokens)[:, None], real)
+        self.pending = {e: a[-1:] for e, a in zip(self.rows, actions, strict=True)}
+        found = dict(zip(self.rows, zip(actions, logps, strict=True), strict=True))
+        return [found[e] for e in episodes]
+
+    def _start(self, prompts: list[tuple[int, ...]]) -> torch.Tensor:
+        """Fill the cache with one row a prompt and return their logits; what prompts share is computed once."""
+        distinct = list(dict.fromkeys(prompts))
+        first, last = min(distinct), max(distinct)
+        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+        shared = min(shared, min(map(len, distinct)) - 1)  # each row needs a token of its own
+        if shared and len(distinct) > 1:
+            self._append([first[:shared]])
+            self._take([0] * len(distinct))
+            logits = self._append([p[shared:] for p in distinct])
+        else:
+            self._take([0] * len(distinct))
+            logits = self._append(distinct)
+        where = {p: i for i, p in enumerate(distinct)}
+        index = [where[p] for p in prompts]
+        self._take(index)
+        return logits[index]
+
+    def _take(self, index: list[int]) -> None:
+        self.mask, self.length = self.mask[index], self.length[index]
+        for layer in self.cache.layers:
+            if layer.is_initialized:
+                layer.take(index)
+
+    def _keep(self, episodes: Sequence[int]) -> None:
+        """Drop the cache rows of all other episodes; rows from the end take the free places."""
+        alive, n = set(episodes), len(episodes)
+        if not alive <= set(self.rows):
+            raise ValueError(f"episodes {sorted(alive - set(self.rows))} are not in the session: it has {self.rows}")
+        if n == len(self.rows):
+            return
+        places = [i for i in range(n) if self.rows[i] not in alive]
+        moved = [i for i in range(n, len(self.rows)) if self.rows[i] in alive]
+        for layer in self.cache.layers:
+            layer.shrink(n, places, moved)
+        self.mask[places], self.length[places] = self.mask[moved], self.length[moved]
+        self.mask, self.length = self.mask[:n], self.length[:n]
+        for i, j in zip(places, moved, strict=True):
+            self.rows[i] = self.rows[j]
+        del self.rows[n:]
+
+    def _append(self, new: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Append tokens to each row, any number but 0, and return the logits after the last (rows, vocabulary)."""
+        width, pad = max(map(len, new)), self.policy.chat.stop_ids[0]
+        ids = torch.tensor([[pad] * (width - len(a)) + list(a) for a in new])
+        real = torch.tensor([[False] * (width - len(a)) + [True] * len(a) for a in new])
+        return self._forward(ids, real)
+
+    def _forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Append `ids` (rows, n) to the cache and return the last position's logits (rows, vocabulary), float32."""
+        n = ids.shape[1]
+        position = (self.length[:, None] + real.cumsum(1) - 1).clamp(min=0)
+        self.mask = torch.cat([self.mask, real], 1)
+        self.length = self.length + real.sum(1)
+        total = self.mask.shape[1]
+        causal = torch.ones(n, total, dtype=torch.bool).tril(total - n)
+        # a row of a hole attends to something harmless: a softmax over nothing would be NaN
+        visible = (self.mask[:, None, :] & causal[None]) | ~real[:, :, None]
+        out = self.base.model(
+            input_ids=ids.to(self.device),
+            attention_mask=visible[:, None].to(self.device),
+            position_ids=position.to(self.device),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        last = out.last_hidden_state[:, -1].contiguous()  # 2-D and contiguous: a strided head is 15 times slower
+        return self.base.lm_head(last).float().cpu() / self.policy.temperature
+
+
+def sample(logits: torch.Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+    """One token a row by inverting the distribution function at the given uniform number in [0, 1).
+
+    logits: (rows, vocabulary). Returns token ids and their log-probabilities.
+    """
+    logp = torch.log_softmax(logits, -1)
+    cdf = logp.double().exp().cumsum(-1)
+    u = torch.tensor(uniforms, dtype=torch.float64)[:, None] * cdf[:, -1:]
+    tokens = torch.searchsorted(cdf, u, right=True).clamp(max=logits.shape[1] - 1)
+    return tokens[:, 0].tolist(), logp.gather(1, tokens)[:, 0].tolist()
