@@ -195,9 +195,7 @@ def step_row(
             trainer.train()
             del clock.seconds[-run.updates]  # the first step warms up
     a, b = (median(c.seconds) for c in clocks)
-    note = (
-        f"{run.tasks_per_update * run.group_size} episodes a step, Tmax {x.t_max}; ours also estimates the KL to base"
-    )
+    note = f"{run.tasks_per_update * run.group_size} episodes a step, Tmax {x.t_max}; ours also estimates a KL"
     return row(f"training step, {name}", 1 / a, 1 / b, "steps/s", note)
 
 
@@ -221,9 +219,9 @@ def bench(quick: bool = False) -> list[dict[str, Any]]:
         x = replace(x, train=replace(x.train, tasks_per_update=2, group_size=4))
     tasks = env_class(x.env).tasks(x.env_config, "train", 200)
     run = replace(x.train, updates=2 if quick else 4, save_every=1000, probe_every=0)
-    base = replace(x.base, demonstrations=100 if quick else 1000)
     with tempfile.TemporaryDirectory() as tmp:
         out = Path(tmp)
+        base = replace(x.base, demonstrations=100 if quick else 1000)
         train_base(env_class(x.env), x.env_config, base, tasks, out / "model")
         where = (x, out / "model", tasks, repetitions)
         rows = [rollout_row(*where, out / "1"), update_row(*where, out / "2")]

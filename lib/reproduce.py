@@ -19,12 +19,15 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lib.analyses.stages import analyse
 from lib.config import DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
+from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
+from lib.tables import write_whole
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "10_claims"  # reads what the others leave
@@ -138,20 +141,34 @@ def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) 
                 _say(f"done  {jobs[job].stem}")
 
 
-def write_manifest(profile: str, seeds: Sequence[int], wall_s: float) -> None:
-    """results/<profile>/tables/manifest.json: which steps made these results, at which commit, and what they cost."""
-    steps = {}
+def finished_steps(profile: str, seeds: Sequence[int]) -> list[Path]:
+    """The directories of all steps that the notebooks of a profile read, in the order of the plan."""
+    found = []
     for x in PROFILES[profile]:
-        found = [base_step(x)] + [train_step(x, a, s) for a, s in plan(x, seeds) if a != "base"]
-        found += [call() for a, s in plan(x, seeds) for call in evaluations(x, a, s)]
-        for step in found:
-            m = load_manifest(step)
-            steps[step.name] = {k: m[k] for k in ("key", "git", "started", "wall_s", "result")}
-    about = load_manifest(found[0])
-    total = {"profile": profile, "seeds": list(seeds), "wall_s": round(wall_s, 1), "versions": about["versions"]}
+        for arm, seed in plan(x, seeds):
+            found.append(base_step(x) if arm == "base" else train_step(x, arm, seed))
+            found += [call() for call in evaluations(x, arm, seed)]
+    return list(dict.fromkeys(found))
+
+
+def write_manifest(profile: str, seeds: Sequence[int], steps: Sequence[Path], wall_s: float) -> None:
+    """results/<profile>/tables/manifest.json: which steps made these results, at which commit, and what they cost."""
+    manifests = {step.name: load_manifest(step) for step in steps}
+    about = next(iter(manifests.values()))
+    total = {"profile": profile, "seeds": list(seeds), "wall_s": round(wall_s, 1), "git": git_state()}
+    total |= {"versions": about["versions"], "platform": about["platform"]}
+    total["steps"] = {n: {k: m[k] for k in ("key", "git", "started", "wall_s", "result")} for n, m in manifests.items()}
     path = results_dir(profile) / "tables" / "manifest.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(total | {"platform": about["platform"], "steps": steps}, indent=1) + "\n", "utf-8")
+    write_whole(path, json.dumps(total, indent=1) + "\n")
+
+
+def stamp(profile: str, names: Sequence[str], steps: Sequence[Path]) -> dict[str, Any]:
+    """What executed notebooks depend on and what they left: equal stamps mean that they need not run again."""
+    sources = [*(ROOT / "lib").rglob("*.py"), *(ROOT / "notebooks" / f"{n}.ipynb" for n in names)]
+    results = [p for d in ("tables", "figures", "executed") for p in (results_dir(profile) / d).glob("[!.]*.*")]
+    made = {str(p.relative_to(ROOT)): file_hash(p) for p in sorted(sources + results) if p.name != "manifest.json"}
+    return {"notebooks": list(names), "steps": [s.name for s in steps], "files": made}
 
 
 def _clock(seconds: float) -> str:
@@ -184,8 +201,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         start = time.monotonic()
         run_all(args.profile, seeds, args.workers)
         if not args.runs_only:
-            run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
-            write_manifest(args.profile, seeds, time.monotonic() - start)
+            steps, done = finished_steps(args.profile, seeds), results_dir(args.profile) / "executed" / ".stamp"
+            if done.is_file() and json.loads(done.read_text("utf-8")) == stamp(args.profile, args.notebooks, steps):
+                _say("notebooks, tables and figures are up to date")
+            else:
+                run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
+                write_manifest(args.profile, seeds, steps, time.monotonic() - start)
+                write_whole(done, json.dumps(stamp(args.profile, args.notebooks, steps)))
     except (ValueError, RuntimeError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -100,3 +100,21 @@ def test_verify_tells_a_changed_table_from_noise():
     claim = {"claim": "C1", "environment": "lake", "estimate": 0.1, "low": 0.05, "high": 0.15, "verdict": "supported"}
     flipped = pd.DataFrame([claim | {"estimate": -0.01, "verdict": "opposite"}])
     assert "opposite, committed supported" in verify.compare("claims", flipped, pd.DataFrame([claim]))[0]
+
+
+def test_notebooks_run_again_only_when_something_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setattr(reproduce, "results_dir", lambda profile: tmp_path / "results")
+    for name in ("lib/a.py", "notebooks/02_x.ipynb", "results/tables/t.csv", "results/figures/f.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    steps = [tmp_path / "train-lake-grpo-s0-abc"]
+    first = reproduce.stamp("tiny", ["02_x"], steps)
+    assert first == json.loads(json.dumps(reproduce.stamp("tiny", ["02_x"], steps)))
+    assert first != reproduce.stamp("tiny", ["02_x"], [tmp_path / "train-lake-grpo-s0-def"])
+    for name in ("lib/a.py", "notebooks/02_x.ipynb", "results/tables/t.csv", "results/figures/f.png"):
+        (tmp_path / name).write_text("2")
+        assert first != reproduce.stamp("tiny", ["02_x"], steps)
+        (tmp_path / name).write_text("1")
+    (tmp_path / "results/figures/f.png").unlink()
+    assert first != reproduce.stamp("tiny", ["02_x"], steps)
