@@ -11,7 +11,6 @@ actions from torch's generator, ours from the episodes' own: single episodes dif
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -19,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import pandas as pd
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -101,7 +102,7 @@ def stock_trainer(
         }
 
     prompts = [{"prompt": [{"role": "user", "content": t.id}]} for t in tasks[: run.updates * run.tasks_per_update]]
-    args = grpo_config(policy, run, out)  # the same settings as ours
+    args = grpo_config(policy, run, out)
     args.generation_kwargs = {"max_new_tokens": policy.max_action_tokens}
     return GRPOTrainer(
         model=policy.model,
@@ -114,9 +115,9 @@ def stock_trainer(
     )
 
 
-class _StepClock(TrainerCallback):
+class _StepClock(TrainerCallback):  # wall seconds of each step, rollouts included, logging and checkpoints not
     def __init__(self):
-        self.seconds: list[float] = []  # wall time of each step, rollouts included, logging and checkpoints not
+        self.seconds: list[float] = []
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.start = time.perf_counter()
@@ -134,15 +135,15 @@ def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, o
     todo = jobs(tasks[: run.tasks_per_update], run.group_size, x.t_max)
     turns: tuple[list[float], list[float]] = ([], [])
 
-    def ours() -> None:
-        turns[0].append(mean(len(e.turns) for e in rollout(policy, cls, x.env_config, todo)))
+    def count(side: int, play: Callable[[], list[Episode]]) -> None:
+        turns[side].append(mean(len(e.turns) for e in play()))
 
-    def anchor() -> None:
-        turns[1].append(mean(len(e.turns) for e in stock_rollout(trainer, policy, cls, x.env_config, todo)))
-
+    ours = partial(count, 0, partial(rollout, policy, cls, x.env_config, todo))
+    anchor = partial(count, 1, partial(stock_rollout, trainer, policy, cls, x.env_config, todo))
     a, b = alternate(ours, anchor, repetitions)
     note = f"{len(todo)} episodes, Tmax {x.t_max}; turns an episode {mean(turns[0]):.1f} and {mean(turns[1]):.1f}"
-    return row("rollouts: one cache across turns / generate a turn", len(todo) / a, len(todo) / b, "episodes/s", note)
+    name = f"rollouts, {policy.model.num_parameters() / 1e6:.2f} M parameters"
+    return row(name, len(todo) / a, len(todo) / b, "episodes/s", f"one cache across turns / generate a turn; {note}")
 
 
 def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
@@ -222,25 +223,25 @@ def bench(quick: bool = False) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as tmp:
         out = Path(tmp)
         base = replace(x.base, demonstrations=100 if quick else 1000)
-        train_base(env_class(x.env), x.env_config, base, tasks, out / "model")
-        where = (x, out / "model", tasks, repetitions)
-        rows = [rollout_row(*where, out / "1"), update_row(*where, out / "2")]
-        rows += [step_row(*where, out / "3", run, "full budget")]
-        rows += [step_row(*where, out / "4", replace(run, budget=BudgetMix()), "BudgetMix")]
+        rows = []
+        for size, shape in (("small", {}), ("large", {"hidden": 128, "layers": 4})):
+            tiny = replace(base, **shape)
+            train_base(env_class(x.env), x.env_config, tiny, tasks, out / size)
+            rows += [rollout_row(x, out / size, tasks, repetitions, out / f"{size}-rollouts")]
+        where = (x, out / "small", tasks, repetitions)
+        rows += [update_row(*where, out / "update"), step_row(*where, out / "full", run, "full budget")]
+        rows += [step_row(*where, out / "mix", replace(run, budget=BudgetMix()), "BudgetMix")]
     return rows + sandbox_rows(repetitions, 2 if quick else 40)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one repetition of small sizes; the numbers mean nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes once; the numbers mean nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "tables" / "bench.csv")
     args = parser.parse_args(argv)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     rows = bench(args.quick)
-    with args.out.open("w", newline="") as f:
-        writer = csv.DictWriter(f, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(args.out, index=False, lineterminator="\n")
     for r in rows:
         print(f"{r['name']:52} {r['ours']:>8} {r['anchor']:>8} {r['unit']:12} {r['ratio']:>6}x  {r['note']}")
 

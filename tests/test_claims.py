@@ -88,6 +88,7 @@ def test_an_environment_without_a_step_measure_has_no_stepwise_claims():
 
 def test_pass_curves_are_means_over_tasks_and_seeds(monkeypatch):
     per_task = {None: [0.0, 0.5], 0: [0.2, 0.6], 1: [0.4, 1.0]}
+
     def fake(x, policy, seed, ks, ts, split="test"):
         return np.array(per_task[seed])[:, None, None] * np.ones((1, 1, 1))
 

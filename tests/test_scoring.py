@@ -7,15 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from lib.policies.hf import length_chunks, sample, score
+from lib.policies.hf import length_chunks, sample, score, shared_prefix
 
 
-def test_score_equals_a_plain_forward_of_each_row(policy):
+@pytest.mark.parametrize("shared", [0, 12])  # tokens that all rows begin with, which are computed once
+def test_score_equals_a_plain_forward_of_each_row(policy, shared):
     g = torch.Generator().manual_seed(0)
     lengths = (40, 3, 17, 40, 2, 39, 5)
     rows = [torch.randint(0, 300, (n,), generator=g) for n in lengths]
     masks = [(torch.rand(n, generator=g) < 0.5) & (torch.arange(n) > 0) for n in lengths]
     masks[2][:] = False  # a row of which nothing is wanted
+    beginning = torch.randint(0, 300, (shared,), generator=g)
+    rows = [torch.cat([beginning, r]) for r in rows]
+    masks = [torch.cat([torch.zeros(shared, dtype=torch.bool), m]) for m in masks]
+    assert shared_prefix(rows, masks) >= shared
     logps, entropies = score(policy.model, rows, masks, temperature=0.5)
     for row, mask, logp, entropy in zip(rows, masks, logps, entropies, strict=True):
         full = torch.log_softmax(policy.model(row[None]).logits[0] / 0.5, -1)[:-1]
@@ -32,7 +37,7 @@ def test_score_equals_a_plain_forward_of_each_row(policy):
     (expected,) = torch.autograd.grad(plain, p)
     np.testing.assert_allclose(ours, expected, atol=1e-5, err_msg=name)
     with pytest.raises(ValueError, match="first token"):
-        score(policy.model, rows[:1], [torch.ones(40)])
+        score(policy.model, rows[:1], [torch.ones(40 + shared)])
 
 
 @settings(max_examples=200, deadline=None)

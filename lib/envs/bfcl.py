@@ -45,9 +45,8 @@ class BFCLConfig:
     category: str = "base"
     """The benchmark's category: base, miss_func, miss_param or long_context ("bfcl" only)."""
     docs: str = "auto"
-    """What the prompt says of the functions. "names": only their names, no word on the format (procedural only).
-    "signatures": one line each. "official": the benchmark's JSON docs of the task's classes, indented, 35 k characters
-    on average. "all": those of all eight classes ("bfcl" only). "auto": "names" or, for "bfcl", "official"."""
+    """What the prompt says of the functions. "names" (procedural). "signatures": a line each. "official": JSON docs of
+    the task's classes, 35 k characters. "all": of all eight ("bfcl"). "auto": "names" or, for "bfcl", "official"."""
     domains: tuple[str, ...] = tuple(bfcl_tasks.DOMAINS)
     """Simulators that procedural tasks are drawn from."""
     max_user_turns: int = 3

@@ -14,57 +14,29 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Hashable
-from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import Any
 
 import numpy as np
 
-from lib.envs.base import SPLITS, Env, NoStepMeasure, Step, Task, env_class
+from lib.envs.base import SPLITS, Env, NoStepMeasure, Task, env_class
+from lib.envs.check_play import ODD_TEXTS, Problem, Subject, need, play, play_turn
 from lib.manifest import canonical
 from lib.rollout import Job
 
-ODD_TEXTS = ("", "?!", "\x00\ufffd\u200b", "([{'\"`\\", "no idea " * 500, "9" * 5000, "[f(x=", "{{ 1/0 }} {0} %s %n")
 DEMONSTRATIONS = 32  # episodes of which a demonstrator must solve one
 
 
-class Problem(Exception):
-    """What is wrong, in words."""
-
-
-class Subject(NamedTuple):
-    """What is checked. tasks: of each split; scripts: (job, action texts), made by the demonstrator's check."""
-
-    cls: type[Env]
-    config: Any
-    n: int
-    tasks: dict[str, tuple[Task, ...]]
-    scripts: list[tuple[Job, list[str]]]
-
-    def start(self, job: Job) -> Any:
-        """A new environment with the episode started."""
-        env = self.cls(self.config)
-        env.reset(job.task, job.seed, job.budget)
-        return closing(env)
-
-
-def _need(condition: Any, problem: str) -> None:
-    if not condition:
-        raise Problem(problem)
-
-
 def _config(s: Subject) -> None:
-    _need(isinstance(s.cls, type) and issubclass(s.cls, Env), "the class does not derive from lib.envs.base.Env")
+    need(isinstance(s.cls, type) and issubclass(s.cls, Env), "the class does not derive from lib.envs.base.Env")
     missing = ", ".join(sorted(s.cls.__abstractmethods__))
-    _need(not missing, f"methods are missing: {missing}")
-    _need(isinstance(getattr(s.cls, "name", None), str), "the class attribute `name` is not a string")
+    need(not missing, f"methods are missing: {missing}")
+    need(isinstance(getattr(s.cls, "name", None), str), "the class attribute `name` is not a string")
     made = dataclasses.is_dataclass(s.config) and s.config.__dataclass_params__.frozen
-    _need(made, "Config is not a frozen dataclass: use @dataclass(frozen=True)")
-    fields = {f.name: getattr(s.config, f.name) for f in dataclasses.fields(s.config)}
-    turns = fields.get("max_turns")
-    _need(type(turns) is int and turns >= 1, f"Config needs `max_turns`, an int of at least 1, and has {turns!r}")
-    shown = fields.get("show_budget")
-    _need(type(shown) is bool, f"Config needs `show_budget`, a bool, and has {shown!r}")
+    need(made, "Config is not a frozen dataclass: use @dataclass(frozen=True)")
+    turns, shown = getattr(s.config, "max_turns", None), getattr(s.config, "show_budget", None)
+    need(type(turns) is int and turns >= 1, f"Config needs `max_turns`, an int of at least 1, and has {turns!r}")
+    need(type(shown) is bool, f"Config needs `show_budget`, a bool, and has {shown!r}")
     hash(s.config)
     canonical(s.config)  # what a step's key in the cache can hold
 
@@ -73,14 +45,14 @@ def _tasks(s: Subject) -> None:
     where: dict[str, str] = {}
     for split in SPLITS:
         found = s.cls.tasks(s.config, split, s.n)
-        _need(all(isinstance(t, Task) for t in found), f"tasks of {split} are not all of type Task")
-        _need(len(found) == s.n, f"{s.n} {split} tasks were asked for and {len(found)} given: raise ValueError instead")
-        _need(len({t.id for t in found}) == s.n, f"two {split} tasks have the same id")
+        need(all(isinstance(t, Task) for t in found), f"tasks of {split} are not all of type Task")
+        need(len(found) == s.n, f"{s.n} {split} tasks were asked for and {len(found)} given: raise ValueError instead")
+        need(len({t.id for t in found}) == s.n, f"two {split} tasks have the same id")
         for n, what in ((s.n, "the second time"), (1, "when only the first is asked for")):
             again = [t.digest() for t in s.cls.tasks(s.config, split, n)]
-            _need(again == [t.digest() for t in found[:n]], f"{split} tasks are other ones {what}")
+            need(again == [t.digest() for t in found[:n]], f"{split} tasks are other ones {what}")
         for name in {key for t in found for key in (t.id, json.dumps(t.data, sort_keys=True))}:
-            _need(name not in where, f"a task stands in two splits, {where.get(name)} and {split}: {name[:80]}")
+            need(name not in where, f"a task stands in two splits, {where.get(name)} and {split}: {name[:80]}")
             where[name] = split
         s.tasks[split] = tuple(found)
     try:
@@ -95,52 +67,23 @@ def _demonstrator(s: Subject) -> None:
     solved = 0
     for i in range(DEMONSTRATIONS):
         job = Job(s.tasks["train"][i % s.n], i, s.config.max_turns)
-        texts: list[str] = []
+        texts = []
         with s.start(job) as env:
             act, twin = (s.cls.demonstrator(s.config, job.task, job.seed) for _ in range(2))
             for _ in range(job.budget):
                 before = env.snapshot()
                 texts.append(act(env))
-                _need(isinstance(texts[-1], str), f"the demonstrator returned {texts[-1]!r}, not a text")
-                _need(env.snapshot() == before, "the demonstrator changes the environment (its snapshot)")
-                _need(twin(env) == texts[-1], "two demonstrators with the same seed do different things")
-                _check_step(step := env.step(texts[-1]), texts[-1])
+                need(isinstance(texts[-1], str), f"the demonstrator returned {texts[-1]!r}, not a text")
+                need(env.snapshot() == before, "the demonstrator changes the environment (its snapshot)")
+                need(twin(env) == texts[-1], "two demonstrators with the same seed do different things")
+                step = play_turn(env, texts[-1])[0]
                 if step.done:
                     break
             solved += bool(step.info["solved"])
         if i < s.n:
             odd = [text for j, own in enumerate(texts) for text in (ODD_TEXTS[(i + j) % len(ODD_TEXTS)], own)]
             s.scripts.extend([(job, texts), (job, odd[: job.budget])])
-    _need(solved, f"the demonstrator solved none of {DEMONSTRATIONS} episodes: a base policy cannot learn from it")
-
-
-def _check_step(step: Any, text: str) -> None:
-    at = f" (action {text[:40]!r})"
-    _need(isinstance(step, Step), f"step returned {type(step).__name__}, not Step{at}")
-    _need(isinstance(step.observation, str), f"the observation is {type(step.observation).__name__}, not a text{at}")
-    number = isinstance(step.reward, (int, float, np.number)) and math.isfinite(step.reward)
-    _need(number, f"the reward {step.reward!r} is not a finite number{at}")
-    for key, value in [("done", step.done)] + [(k, step.info.get(k)) for k in ("solved", "invalid")]:
-        _need(isinstance(value, (bool, np.bool_)), f"{key!r} is {value!r}, not True or False{at}")
-    _need(step.done or not step.info["solved"], f"a turn is solved, but the episode is not done{at}")
-    _need(not (step.info["solved"] and step.info["invalid"]), f"a turn is both solved and invalid{at}")
-    _need(step.done or not step.info["invalid"] or step.observation, f"an invalid turn gives no message{at}")
-
-
-def _play(s: Subject, *scripts: tuple[Job, list[str]]) -> list[list[tuple]]:
-    """For each script (step, snapshot, state key) after each turn; several are played side by side, turn by turn."""
-    out: list[list[tuple]] = [[] for _ in scripts]
-    with ExitStack() as stack:
-        envs = [stack.enter_context(s.start(job)) for job, _ in scripts]
-        for turn in range(max(len(texts) for _, texts in scripts)):
-            for (job, texts), env, seen in zip(scripts, envs, out, strict=True):
-                if turn < min(job.budget, len(texts)) and not (seen and seen[-1][0].done):
-                    seen.append(_act(env, texts[turn]))
-    return out
-
-
-def _act(env: Env, text: str) -> tuple[Step, bytes, Hashable]:
-    return env.step(text), env.snapshot(), env.state_key()
+    need(solved, f"the demonstrator solved none of {DEMONSTRATIONS} episodes: a base policy cannot learn from it")
 
 
 def _steps(s: Subject) -> None:
@@ -148,33 +91,26 @@ def _steps(s: Subject) -> None:
     with closing(s.cls(s.config)) as env:
         found, again = (env.reset(job.task, job.seed, job.budget) for _ in range(2))
     fits = [isinstance(m, dict) and {type(m.get("role")), type(m.get("content"))} == {str} for m in found]
-    _need(found and all(fits), f"reset must return messages with texts as role and content, not {found!r}")
-    _need(found[-1]["role"] == "user", f"the last message of reset has role {found[-1]['role']!r}, not 'user'")
-    _need(found == again, "reset with the same task and seed returns other messages the second time")
+    need(found and all(fits), f"reset must return messages with texts as role and content, not {found!r}")
+    need(found[-1]["role"] == "user", f"the last message of reset has role {found[-1]['role']!r}, not 'user'")
+    need(found == again, "reset with the same task and seed returns other messages the second time")
     for script in s.scripts:
         runs = []
         for seed in (1, 2):  # of the generators that an environment must not use
             random.seed(seed)
             np.random.seed(seed)
-            runs += _play(s, script)
-        for (step, _, _), text in zip(runs[0], script[1], strict=False):
-            _check_step(step, text)
-        _need(runs[0] == runs[1], "the same seed and actions give another episode: draw all chance from reset's seed")
+            runs += play(s, script)
+        need(runs[0] == runs[1], "the same seed and actions give another episode: draw all chance from reset's seed")
         alone.append(runs[0])
-    _need(_play(s, *s.scripts) == alone, "episodes played side by side disturb each other: keep state on the instance")
+    need(play(s, *s.scripts) == alone, "episodes played side by side disturb each other: keep state on the instance")
 
 
 def _odd_texts(s: Subject) -> None:
-    invalid = 0
+    invalid = []
     for text in ODD_TEXTS:
         with s.start(s.scripts[0][0]) as env:
-            try:
-                step = env.step(text)
-            except Exception as e:
-                raise Problem(f"step({text[:40]!r}) raised {type(e).__name__}: it must be an invalid turn") from e
-        _check_step(step, text)
-        invalid += bool(step.info["invalid"])
-    _need(invalid, f"no text is an invalid turn, not even {ODD_TEXTS[1]!r}: set info['invalid']")
+            invalid.append(play_turn(env, text)[0].info["invalid"])
+    need(any(invalid), f"no text is an invalid turn, not even {ODD_TEXTS[1]!r}: set info['invalid']")
 
 
 def _snapshots(s: Subject) -> None:
@@ -182,19 +118,16 @@ def _snapshots(s: Subject) -> None:
         with s.start(job) as env, closing(s.cls(s.config)) as other:
             for text in texts:
                 blob, key = env.snapshot(), env.state_key()
-                _need(isinstance(blob, bytes), f"snapshot returned {type(blob).__name__}, not bytes")
-                try:
-                    hash(key)
-                except TypeError as e:
-                    raise Problem(f"state_key {key!r:.80} is not hashable: use a tuple, text or number") from e
-                _need(env.state_key() == key, "state_key gives another key when asked twice")
-                first = _act(env, text)
+                need(env.state_key() == key, "state_key gives another key when asked twice")
+                first = play_turn(env, text)
                 for again, which in ((other, "another instance"), (env, "the same instance")):
                     again.restore(blob)
-                    _need(again.state_key() == key, f"after restore in {which} state_key is another")
-                    _need(repr(again.state_key()) == repr(key), f"equal state keys have different texts: {key!r:.80}")
-                    for a, b, what in zip(first, _act(again, text), ("step", "snapshot", "state_key"), strict=True):
-                        _need(a == b, f"after restore in {which} the same action gives another {what}: {text[:40]!r}")
+                    need(again.state_key() == key, f"after restore in {which} state_key is another")
+                    need(repr(again.state_key()) == repr(key), f"equal state keys have different texts: {key!r:.80}")
+                    for a, b, what in zip(
+                        first, play_turn(again, text), ("step", "snapshot", "state_key"), strict=True
+                    ):
+                        need(a == b, f"after restore in {which} the same action gives another {what}: {text[:40]!r}")
                 if first[0].done:
                     break
 
@@ -202,16 +135,16 @@ def _snapshots(s: Subject) -> None:
 def _reseed(s: Subject) -> None:
     for job, texts in s.scripts:
         with s.start(job) as env:
-            blob, key, found = env.snapshot(), env.state_key(), []
-            for _ in range(2):
-                env.restore(blob)
-                try:
-                    env.reseed(7)
-                except NotImplementedError:
-                    return  # allowed: it is not offered
-                _need(env.state_key() == key, "reseed changes the state key: it must change what is to come only")
-                found.append(env.step(texts[0]))
-        _need(found[0] == found[1], "after reseed with the same seed the same action gives another step")
+            blob, key = env.snapshot(), env.state_key()
+            try:
+                env.reseed(7)
+            except NotImplementedError:
+                return  # allowed: it is not offered
+            need(env.state_key() == key, "reseed changes the state key: it must change what is to come only")
+            first = env.step(texts[0])
+            env.restore(blob)
+            env.reseed(7)
+            need(env.step(texts[0]) == first, "after reseed with the same seed the same action gives another step")
 
 
 def _budgets(s: Subject) -> None:
@@ -221,17 +154,17 @@ def _budgets(s: Subject) -> None:
         for config in (hidden.config, dataclasses.replace(s.config, show_budget=True)):
             with closing(s.cls(config)) as env:
                 told[config.show_budget] = [env.reset(job.task, job.seed, budget) for budget in (1, full)]
-        _need(told[False][0] == told[False][1], "with show_budget=False the first messages depend on the budget")
-        _need(full == 1 or told[True][0] != told[True][1], "with show_budget=True the turns left are not told")
+        need(told[False][0] == told[False][1], "with show_budget=False the first messages depend on the budget")
+        need(full == 1 or told[True][0] != told[True][1], "with show_budget=True the turns left are not told")
         budget = (full + 1) // 2
-        (short,), (long,) = (_play(hidden, (dataclasses.replace(job, budget=b), texts)) for b in (budget, full))
+        (short,), (long,) = (play(hidden, (dataclasses.replace(job, budget=b), texts)) for b in (budget, full))
         same = all(a[0] == b[0] for a, b in zip(short[: budget - 1], long, strict=False))
-        _need(same, f"with show_budget=False an episode of {budget} turns differs from the start of one of {full}")
+        need(same, f"with show_budget=False an episode of {budget} turns differs from the start of one of {full}")
 
 
 def _measure(s: Subject) -> None:
     for job, texts in s.scripts:
-        (undisturbed,) = _play(s, (job, texts))
+        (undisturbed,) = play(s, (job, texts))
         with s.start(job) as env:
             for (step, _, _), text in zip(undisturbed, texts, strict=False):
                 before = env.snapshot()
@@ -239,25 +172,23 @@ def _measure(s: Subject) -> None:
                 if s.cls.value is not Env.value:
                     value, best = env.value(), max(found)
                     fits = math.isclose(value, best, abs_tol=1e-9) or (value > best and not s.cls.action_names)
-                    _need(fits, f"value is {value!r}, but the best step_quality of the actions is {best!r}")
-                _need(env.snapshot() == before, f"step_quality or value changes the environment: {text[:40]!r}")
-                _need(env.step(text) == step, f"step_quality or value changes what the next step gives: {text[:40]!r}")
+                    need(fits, f"value is {value!r}, but the best step_quality of the actions is {best!r}")
+                need(env.snapshot() == before, f"step_quality or value changes the environment: {text[:40]!r}")
+                need(env.step(text) == step, f"step_quality or value changes what the next step gives: {text[:40]!r}")
 
 
 def _quality(cls: type[Env], env: Env, action: str) -> float:
     try:
         q = env.step_quality(action)
     except NoStepMeasure:
-        _need(not cls.has_step_measure, "step_quality raises NoStepMeasure: set has_step_measure = False")
+        need(not cls.has_step_measure, "step_quality raises NoStepMeasure: set has_step_measure = False")
         return math.nan
-    _need(cls.has_step_measure, "has_step_measure is False, but step_quality does not raise NoStepMeasure")
-    _need(0 <= q <= 1, f"step_quality({action[:40]!r}) is {q!r}, not in [0, 1]")
+    need(cls.has_step_measure, "has_step_measure is False, but step_quality does not raise NoStepMeasure")
+    need(0 <= q <= 1, f"step_quality({action[:40]!r}) is {q!r}, not in [0, 1]")
     return float(q)
 
 
-CHECKS: tuple[Callable[[Subject], None], ...] = (
-    _config, _tasks, _demonstrator, _steps, _odd_texts, _snapshots, _reseed, _budgets, _measure
-)  # fmt: skip
+CHECKS = (_config, _tasks, _demonstrator, _steps, _odd_texts, _snapshots, _reseed, _budgets, _measure)
 
 
 def check(cls: type[Env], config: Any, n: int = 4) -> list[str]:

@@ -100,7 +100,9 @@ class Terminal(Env):
         found = [t for t in every if (t.data["image"] if docker else not t.data["needs"])]
         if n > len(found):
             left = "; ".join(f"{t.id} needs {t.data['needs'][0]}" for t in every if t.data["needs"])
-            raise ValueError(f"{n} tasks asked for, {len(found)} of {len(every)} run under {config.provider}. {left:.500}")
+            raise ValueError(
+                f"{n} tasks asked for, {len(found)} of {len(every)} run under {config.provider}. {left:.500}"
+            )
         return tuple(found[:n])
 
     @classmethod
@@ -200,7 +202,9 @@ class Terminal(Env):
 
     def _cut(self, text: str) -> str:
         text, most = text.rstrip(), self.config.shown
-        return text if len(text) <= most else f"{text[: most // 2]}\n[{len(text) - most} left out]\n{text[-most // 2 :]}"
+        return (
+            text if len(text) <= most else f"{text[: most // 2]}\n[{len(text) - most} left out]\n{text[-most // 2 :]}"
+        )
 
     def _with_budget(self, text: str) -> str:
         n: Any = self.budget - self.turns

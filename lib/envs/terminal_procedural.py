@@ -47,7 +47,10 @@ def _task(rng: random.Random, kind: str) -> tuple[str, dict[str, str], list[str]
         moved = [f"{stem}.{end}" for stem in rng.sample(_NAMES, 2)]
         files = {n: t for n, t in files.items() if not n.endswith(f".{end}")} | {n: _lines(rng, 2) for n in moved}
         setup = [f"mkdir {folder}"] if rng.random() < 0.5 else []
-        ask, plan = f"move all {end} files to folder {folder}", [f"mkdir {folder}"] * (not setup) + [f"mv *.{end} {folder}"]
+        ask, plan = (
+            f"move all {end} files to folder {folder}",
+            [f"mkdir {folder}"] * (not setup) + [f"mv *.{end} {folder}"],
+        )
         check = f'[ "$(ls {folder})" = "$(printf "%s\\n" {" ".join(sorted(moved))})" ] && ! ls *.{end} >/dev/null'
     elif kind == "filter":
         colour = rng.choice(lines).split()[0]
@@ -67,10 +70,15 @@ def _task(rng: random.Random, kind: str) -> tuple[str, dict[str, str], list[str]
         check = f'[ "$(stat -c %a {name})" = {mode} ]'
     elif kind == "pack":
         ask, plan = f"pack {stem} as {stem}.tar", [f"tar cf {stem}.tar {name}"]
-        check = f'[ "$(tar tf {stem}.tar)" = {name} ] && [ "$(tar xOf {stem}.tar)" = "$(printf "%s\\n" {_quoted(lines)})" ]'
+        check = (
+            f'[ "$(tar tf {stem}.tar)" = {name} ] && [ "$(tar xOf {stem}.tar)" = "$(printf "%s\\n" {_quoted(lines)})" ]'
+        )
     elif kind == "unpack":
         inside = f"{rng.choice([n for n in _NAMES if n != stem])}.new"
-        files[f"{stem}.tar"], lines = [base64.b64encode(archive({inside: [0o644, "\n".join(lines) + "\n"]})).decode()], lines
+        files[f"{stem}.tar"], lines = (
+            [base64.b64encode(archive({inside: [0o644, "\n".join(lines) + "\n"]})).decode()],
+            lines,
+        )
         del files[name]
         ask, plan, check = f"unpack {stem}", [f"tar xf {stem}.tar"], _same(inside, "\n".join(lines))
     else:
@@ -78,7 +86,13 @@ def _task(rng: random.Random, kind: str) -> tuple[str, dict[str, str], list[str]
         lines[:] = sorted(set(lines), reverse=True)
         ask, plan = f"sort the lines of {stem} into out", [f"sort {name} > out"]
         check = _same("out", "\n".join(sorted(lines)))
-    return ask, {n: "\n".join(t) + "\n" if not n.endswith(".tar") else t[0] for n, t in files.items()}, setup, plan, check
+    return (
+        ask,
+        {n: "\n".join(t) + "\n" if not n.endswith(".tar") else t[0] for n, t in files.items()},
+        setup,
+        plan,
+        check,
+    )
 
 
 def _quoted(lines: list[str]) -> str:
@@ -86,7 +100,9 @@ def _quoted(lines: list[str]) -> str:
 
 
 def _data(ask: str, files: dict[str, str], setup: list[str], plan: list[str], check: str) -> dict[str, Any]:
-    test = f"#!/bin/bash\ncd /app\nif {check}; then r=1; else r=0; fi 2>/dev/null\necho $r > /logs/verifier/reward.txt\n"
+    test = (
+        f"#!/bin/bash\ncd /app\nif {check}; then r=1; else r=0; fi 2>/dev/null\necho $r > /logs/verifier/reward.txt\n"
+    )
     return dict(
         instruction=ask, workdir="/app", setup=[f"cd /app; {s}" for s in setup], image="", network=False,
         files={f"app/{n}": [0o644, t, "base64"] if n.endswith(".tar") else [0o644, t] for n, t in files.items()},

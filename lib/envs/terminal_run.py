@@ -138,12 +138,16 @@ class Docker:
         found = subprocess.run(["docker", "version"], capture_output=True, text=True)
         if found.returncode:
             reason = (found.stderr.strip().splitlines() or ["no answer"])[-1]
-            raise SandboxUnavailable(f"provider='docker': the daemon does not answer ({reason}): start it, or use 'bwrap'")
+            raise SandboxUnavailable(
+                f"provider='docker': the daemon does not answer ({reason}): start it, or use 'bwrap'"
+            )
 
     def start_command(self, data: dict[str, Any], name: str) -> list[str]:
         """`docker run …` for a container of the task. Raises ValueError where the task names no image."""
         if not data["image"]:
-            raise ValueError("the task names no docker_image in task.toml: build its environment and name the image there")
+            raise ValueError(
+                "the task names no docker_image in task.toml: build its environment and name the image there"
+            )
         memory = f"{max(data['memory_mb'], 256)}m"
         return ["docker", "run", "--detach", "--rm", "--init", "--name", name, "--network",
                 "bridge" if data["network"] else "none", "--memory", memory, "--memory-swap", memory, "--cpus",

@@ -176,7 +176,7 @@ def write_task(task: Task, folder: str | Path) -> None:
     (folder / "instruction.md").write_text(data["instruction"] + "\n")
     (folder / "task.toml").write_text(
         f'version = "1.0"\n\n[verifier]\ntimeout_sec = {data["verify_s"]}\n\n[environment]\ncpus = {data["cpus"]}\n'
-        f'memory_mb = {data["memory_mb"]}\nallow_internet = {str(data["network"]).lower()}\n'
+        f"memory_mb = {data['memory_mb']}\nallow_internet = {str(data['network']).lower()}\n"
     )
 
 

@@ -123,7 +123,7 @@ def _after(past: DynamicCache | None, n: int, rows: int, width: int) -> dict[str
     }  # fmt: skip
 
 
-def length_chunks(lengths: Sequence[int], max_tokens: int = 16384, slack: float = 1.1) -> list[list[int]]:
+def length_chunks(lengths: Sequence[int], max_tokens: int = 16384, slack: float = 1.15) -> list[list[int]]:
     """Indices sorted by length and cut into chunks in which padding adds at most `slack` - 1 and which hold at most
     `max_tokens` tokens, padding included (a longer single row is a chunk of its own)."""
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
