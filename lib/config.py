@@ -146,7 +146,7 @@ def _tiny_frozenlake() -> Experiment:
     return Experiment(
         profile="tiny",
         env="frozenlake",
-        env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local"),
+        env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
         train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
     )

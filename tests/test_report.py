@@ -23,7 +23,7 @@ def notebook(number, title, *code):
     outputs = [
         new_output("stream", text=EVIL),
         new_output("display_data", {"image/png": base64.b64encode(PNG).decode(), "text/plain": "figure"}),
-        new_output("display_data", {"application/javascript": "fetch('http://x.test')", "text/plain": "script left out"}),
+        new_output("display_data", {"application/javascript": "fetch('http://x')", "text/plain": "script left out"}),
         new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "bar left out"}),
         new_output("display_data", {"text/html": "<table><tr><td>cell</td></tr></table>", "text/plain": "x"}),
     ]  # fmt: skip

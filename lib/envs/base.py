@@ -136,6 +136,7 @@ _REGISTRY: dict[str, str] = {
     "frozenlake": "lib.envs.frozenlake:FrozenLake",
     "bfcl": "lib.envs.bfcl:BFCL",
     "sql": "lib.envs.sql:Sql",
+    "terminal": "lib.envs.terminal:Terminal",
 }
 
 

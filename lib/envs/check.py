@@ -169,11 +169,12 @@ def _measure(s: Subject) -> None:
             for (step, _, _), text in zip(undisturbed, texts, strict=False):
                 before = env.snapshot()
                 found = [_quality(s.cls, env, action) for action in (text, ODD_TEXTS[1], *s.cls.action_names)]
+                need(env.snapshot() == before, f"step_quality changes the environment: {text[:40]!r}")
                 if s.cls.value is not Env.value:
                     value, best = env.value(), max(found)
                     fits = math.isclose(value, best, abs_tol=1e-9) or (value > best and not s.cls.action_names)
                     need(fits, f"value is {value!r}, but the best step_quality of the actions is {best!r}")
-                need(env.snapshot() == before, f"step_quality or value changes the environment: {text[:40]!r}")
+                    need(env.snapshot() == before, f"value changes the environment: {text[:40]!r}")
                 need(env.step(text) == step, f"step_quality or value changes what the next step gives: {text[:40]!r}")
 
 

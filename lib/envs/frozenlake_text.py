@@ -11,7 +11,7 @@ HELP = "Answer with one word: Left, Down, Right or Up."
 
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_WORD = re.compile(r"\b(left|down|right|up)\b", re.IGNORECASE | re.ASCII)
+_WORD = re.compile(r"[\s\W_]*(left|down|right|up)[\s\W_]*", re.IGNORECASE | re.ASCII)
 _SYMBOLS = {"F": "_", "S": "_", "H": "O", "G": "G"}
 
 
@@ -52,7 +52,11 @@ def turns_left_line(turns: int) -> str:
 
 
 def parse(text: str) -> int | None:
-    """The last action word outside `<think>`, and inside the last `<answer>` if there is one; None if none."""
+    """The action of an answer that is one of the four words and nothing else, punctuation aside; None for any other.
+
+    Read outside `<think>`, and inside the last `<answer>` if there is one. Strict, because words around the action would
+    be free of cost: a policy under training drifts into them, until it babbles.
+    """
     text = _THINK.sub(" ", text)
-    words = _WORD.findall((_ANSWER.findall(text) or [text])[-1])
-    return ACTIONS.index(words[-1].capitalize()) if words else None
+    word = _WORD.fullmatch((_ANSWER.findall(text) or [text])[-1])
+    return ACTIONS.index(word[1].capitalize()) if word else None

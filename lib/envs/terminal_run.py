@@ -12,6 +12,7 @@ import io
 import math
 import os
 import secrets
+import shlex
 import shutil
 import struct
 import subprocess
@@ -78,7 +79,8 @@ class Bwrap:
             raise ValueError(f"this task cannot run under bwrap: {'; '.join(data['needs'])}. Use provider='docker'")
         self._data, self._changes = data, 0
         self._files = zlib.compress(archive(data["files"]), 1)
-        ran = self._step("\n".join(["set -e", *data["setup"]]), self.limits.verify_s)
+        setup = ["set -e", f"mkdir -p {shlex.quote(data['workdir'])}", *data["setup"]]
+        ran = self._step("\n".join(setup), self.limits.verify_s)
         if ran.code or ran.undone:
             raise ValueError(f"the task's setup fails with exit {ran.code} {ran.note}: {ran.stderr[-300:]}")
         self._changes = 0

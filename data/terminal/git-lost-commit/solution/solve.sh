@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd /app/site
+git branch rescue 'HEAD@{1}'
