@@ -12,7 +12,7 @@ NOTEBOOKS_ARG := $(if $(NOTEBOOKS),--notebooks $(NOTEBOOKS))
 export PYTHONPATH := $(CURDIR)
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce figures verify readme test lint bench lab strip clean
+.PHONY: help setup reproduce figures report verify readme test lint bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,6 +31,9 @@ reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFIL
 	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG) $(NOTEBOOKS_ARG)
 
 figures: reproduce ## the same: runs that are in the step cache are not made again
+
+report: $(READY) ## build results/report/index.html from what is there (make reproduce does it too)
+	$(PY) -m lib.report --profile $(PROFILE)
 
 verify: $(READY) ## compare the tables of this run with the committed ones
 	$(PY) -m lib.verify
@@ -55,5 +58,5 @@ strip: $(READY) ## take the outputs out of the notebooks in git
 	$(PY) -m lib.notebook --strip notebooks/*.ipynb
 
 clean: ## remove runs, executed notebooks and caches; keeps tables, figures and .venv
-	rm -rf results/runs results/executed results/smoke .pytest_cache .ruff_cache .hypothesis
+	rm -rf results/runs results/executed results/report results/smoke .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

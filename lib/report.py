@@ -140,8 +140,9 @@ def _take(left: dict[tuple[str, str], list[Path]], wanted: list[tuple[str, str]]
             if png := files.pop(".png", None):
                 result["image"] = base64.b64encode(png.read_bytes()).decode()
             elif ".csv" in files:
-                result["head"], rows = _read_csv(files[".csv"])
+                head, rows = _read_csv(files[".csv"])
                 result["rows"] = [[cell(text) for text in row] for row in rows]
+                result["head"] = [(h, any(row[i][1] for row in result["rows"])) for i, h in enumerate(head)]
             out.append(result | {"files": _links(list(files.values()))})
     return out
 

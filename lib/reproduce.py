@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from lib.analyses.stages import analyse
-from lib.config import DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
+from lib.config import BASE_ARMS, DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
 from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
+from lib.report import build_report
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
 from lib.tables import write_whole
@@ -81,7 +82,12 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
     context = multiprocessing.get_context("spawn")
     with cf.ProcessPoolExecutor(workers, context, _start_worker) as pool:
-        bases = {pool.submit(_base, profile, x.env): f"base policy of {x.env}" for x in PROFILES[profile]}
+        bases = {
+            pool.submit(_base, profile, x.env, arm): f"{arm} policy of {x.env}"
+            for x in PROFILES[profile]
+            for arm in BASE_ARMS
+            if arm == "base" or any(x.shows_budget(a) for a in x.arms)
+        }
         failed = _wait(bases)
         if not failed:
             runs = {
@@ -94,8 +100,8 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
         raise RuntimeError("these runs failed:\n" + "\n".join(f"  {n}: {e}" for n, e in failed.items()))
 
 
-def _base(profile: str, env: str) -> None:
-    base_step(experiment(profile, env))
+def _base(profile: str, env: str, arm: str) -> None:
+    base_step(experiment(profile, env), arm)
 
 
 def _wait(futures: dict[cf.Future, str]) -> dict[str, str]:
@@ -146,7 +152,7 @@ def finished_steps(profile: str, seeds: Sequence[int]) -> list[Path]:
     found = []
     for x in PROFILES[profile]:
         for arm, seed in plan(x, seeds):
-            found.append(base_step(x) if arm == "base" else train_step(x, arm, seed))
+            found += [base_step(x, arm)] + ([] if arm == "base" else [train_step(x, arm, seed)])
             found += [call() for call in evaluations(x, arm, seed)]
     return list(dict.fromkeys(found))
 
@@ -207,6 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
                 write_manifest(args.profile, seeds, steps, time.monotonic() - start)
+                build_report(args.profile)
                 write_whole(done, json.dumps(stamp(args.profile, args.notebooks, steps)))
     except (ValueError, RuntimeError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)

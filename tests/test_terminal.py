@@ -1,40 +1,19 @@
-"""Terminal-Bench: tasks in Harbor's format, the sandbox's promises, episodes, and attempts to escape."""
-
-import os
-import shutil
-import time
-from pathlib import Path
+"""Terminal-Bench: tasks in Harbor's format, providers, episodes."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.envs import terminal_sandbox
 from lib.envs.base import NoStepMeasure, Task, env_class
 from lib.envs.terminal import Terminal, TerminalConfig, parse
 from lib.envs.terminal_procedural import KINDS, procedural_tasks
-from lib.envs.terminal_run import Bwrap, Docker, read_reward
-from lib.envs.terminal_sandbox import ROOT, TOPS, Limits
-from lib.envs.terminal_tasks import LOCAL, archive, main, read_dockerfile, read_task, read_tasks, write_task
+from lib.envs.terminal_run import Bwrap, Docker
+from lib.envs.terminal_sandbox import Limits
+from lib.envs.terminal_tasks import LOCAL, main, read_dockerfile, read_task, read_tasks, write_task
 from lib.sandbox import SandboxUnavailable
+from terminal_parts import by_hand, start
 
 LOCAL_TASKS = read_tasks(LOCAL)
-TEST = '#!/bin/bash\nr=0; [ "$(cat /app/out)" = yes ] && r=1\necho $r > /logs/verifier/reward.txt\n'
-
-
-def by_hand(test=TEST, **changes):
-    data = dict(
-        instruction="write yes to out", workdir="/app", setup=[], needs=[], image="", network=False, memory_mb=2048, cpus=1,
-        verify_s=20.0, files={"app/a.txt": [0o644, "one\ntwo\n"], "app/run.sh": [0o755, "echo ran\n"]},
-        tests={"tests/test.sh": [0o755, test]}, solution={"solution/solve.sh": [0o755, "echo yes > out\n"]},
-    )  # fmt: skip
-    return Task("by-hand", data | changes)
-
-
-def start(task=None, limits=None, **config):
-    env = Terminal(TerminalConfig(limits=limits or Limits(command_s=5.0), **config))
-    env.reset(task or by_hand(), 0)
-    return env
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,127 +126,6 @@ def test_states_are_equal_where_the_files_are():
     assert env.state_key() != key
 
 
-def test_later_changes_have_later_dates():
-    env = start()
-    for command in ("echo 1 > first", "ls", "echo 2 > second"):
-        env.step(command)
-    assert (
-        env.step("[ second -nt first ] && [ first -nt a.txt ]; stat -c %Y a.txt first second").observation
-        == ("exit 0\n1735689600\n1735689600\n1735689660")
-        or env.step("[ second -nt first ]").info["exit"] == 0
-    )
-
-
-ESCAPES = {
-    "network": ("exec 3<>/dev/tcp/1.1.1.1/53", "Network is unreachable"),
-    "other machines": ("cat /proc/net/dev | tail -n +3 | cut -d: -f1", "exit 0\n    lo"),
-    "the system": (
-        "touch /usr/x; touch /etc/x; touch /x; touch /opt/bin/x; echo > /etc/passwd",
-        "Read-only file system",
-    ),
-    "devices": ("echo x > /dev/shm/x || echo x > /dev/x", "exit 1"),
-    "a namespace": ("unshare --user --map-root-user mount -t tmpfs none /tmp", "Operation not permitted"),
-    "other rights": ("chown 0:0 a.txt; mknod d b 8 0; su root -c id", "ermi"),
-    "the kernel": ("echo 1 > /proc/sys/kernel/panic; dmesg", "ermi"),
-    "tests": ("ls /tests /solution /logs", "exit 2"),
-    "the reward": ("mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", "exit 1"),
-    "the project": (f"ls {ROOT} || ls /root/../{ROOT}", "exit 2"),
-    "the driver": ("kill -9 1; kill -9 $PPID; cat /proc/1/environ", "exit"),
-}
-
-
-@pytest.mark.parametrize("name", ESCAPES)
-def test_an_escape_fails_and_the_episode_goes_on(name):
-    command, shown = ESCAPES[name]
-    env = start()
-    assert shown in env.step(command).observation
-    assert env.step("cat a.txt").observation == "exit 0\none\ntwo"
-    assert env.step("submit").reward == 0.0
-
-
-def test_nothing_survives_a_command_but_files():
-    env = start()
-    marker = "987654.25"
-    env.step(
-        f"(trap '' TERM HUP; setsid sleep {marker} & while :; do kill -9 -1; done) >/dev/null 2>&1 & disown; echo no > out"
-    )
-    env.step("ls")
-    alive = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _has(p, marker)]
-    assert alive == []
-    assert env.step("ps -e | wc -l").info["exit"] == 0
-    env.step("echo yes > out")
-    assert env.step("submit").reward == 1.0
-
-
-def _has(path, text):
-    try:
-        return text.encode() in path.read_bytes()
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("command", "limit"),
-    [
-        (":(){ :|:& };:; sleep 30", ""),
-        ("head -c 100M /dev/zero > big; for i in $(seq 40); do head -c 4M /dev/zero > f$i; done", "disk"),
-        (
-            "for i in 1 2 3 4 5 6; do python3 -c 'x = bytearray(90 << 20); import time; time.sleep(20)' & done; wait",
-            "memory",
-        ),
-        ("python3 -c 'x = bytearray(1 << 30)'", ""),
-        ("echo kept > kept; sleep 60", "time"),
-    ],
-)
-def test_limits_hold(command, limit):
-    env = start(limits=Limits(command_s=2.0, memory_mb=256, disk_mb=8, processes=32))
-    began = time.monotonic()
-    step = env.step(command)
-    assert step.info["exit"] != 0 and limit in step.info["limit"] and time.monotonic() - began < 60
-    assert env.step("cat a.txt").observation == "exit 0\none\ntwo"
-    assert (env.step("cat kept").info["exit"] == 0) == (limit == "time")
-
-
-def test_endless_output_is_cut():
-    env = start(shown=40)
-    step = env.step("yes 0123456789")
-    assert step.info["exit"] != 0 and "left out" in step.observation and len(step.observation) < 120
-
-
-def test_a_verifier_without_a_reward_is_a_failure():
-    for test, said in (("kill -9 $$", "no reward"), ("echo lots > /logs/verifier/reward.txt", "no reward")):
-        step = start(by_hand(test)).step("submit")
-        assert (step.reward, step.info["solved"]) == (0.0, False) and step.info["verifier"].startswith(said)
-    part = start(by_hand("echo 0.5 > /logs/verifier/reward.txt")).step("submit")
-    assert (part.reward, part.info["solved"]) == (0.5, False)
-    found = [read_reward(t) for t in ("1\n", "0.25", "nan", "inf", "2", "-1", "", "one")]
-    assert found == [1.0, 0.25, None, None, None, None, None, None]
-
-
-def test_a_program_of_the_agent_cannot_stand_in_for_the_library():
-    env = start(next(t for t in LOCAL_TASKS if t.id == "config-to-json"), task_set="local")
-    env.step(
-        "echo 'import os; os._exit(0)' | tee json.py pathlib.py sitecustomize.py > ~/x; mkdir -p ~/.local; echo exit > ~/.bashrc"
-    )
-    env.step("printf '#!/bin/bash\\nexit 0\\n' > python3; chmod +x python3; cp python3 bash")
-    assert env.step("submit").reward == 0.0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has the one way only")
-def test_the_way_of_an_ordinary_user(monkeypatch):
-    monkeypatch.setattr(terminal_sandbox.os, "geteuid", lambda: 1000)
-    env = start(by_hand(files={"app/b": [0o600, "b\n"]}))
-    assert env.step("id -un; chmod 000 b; cat b").observation.startswith(
-        "exit 1\nagent\nstderr: cat: b: Permission denied"
-    )
-    assert env.step("kill -9 -1").info["exit"] == 137
-    assert (
-        env.step("grep Cap /proc/self/status | sort -u -k2; echo yes > out").observation.count("0000000000000000") == 1
-    )
-    assert "Read-only" in env.step("touch /usr/x").observation
-    assert env.step("submit").reward == 1.0
-
-
 def test_a_task_written_in_harbors_format_is_read_back(tmp_path):
     for task in procedural_tasks("train", 12):
         write_task(task, tmp_path / task.id)
@@ -280,7 +138,7 @@ def test_what_bubblewrap_cannot_run_is_named(tmp_path, capsys):
     for part, text in {
         "task.toml": '[environment]\ndocker_image = "someone/build-it:1"\nmemory = "4G"\ncpus = 2\ngpus = 1\n',
         "instruction.md": "Build it.\n",
-        "environment/Dockerfile": "FROM ubuntu:24.04\nRUN apt-get update && \\\n    apt-get install -y tmux\nWORKDIR /srv\n",
+        "environment/Dockerfile": "FROM ubuntu:24.04\nRUN apt-get update && \\\n  apt-get install x\nWORKDIR /srv\n",
         "tests/test.sh": "curl -LsSf https://example.org/uv.sh | sh\nuvx pytest /tests/test_outputs.py\n",
     }.items():
         (folder / part).parent.mkdir(parents=True, exist_ok=True)
@@ -311,10 +169,11 @@ def test_a_dockerfile_is_followed(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src/a.sh").write_text("echo a\n")
     (tmp_path / "b.txt").write_text("b\n")
-    text = "# comment\nFROM python:3.11-slim\nWORKDIR /app\nWORKDIR sub\nCOPY src/ .\nCOPY b.txt /tmp/c.txt\nRUN ls > x\nCMD bash\n"
+    text = "# comment\nFROM python:3.11-slim\nWORKDIR /app\nWORKDIR sub\nCOPY src/ .\nCOPY b.txt /tmp/c.txt\n"
+    text += "COPY b.txt .\nRUN ls > x\nCMD bash\n"
     workdir, files, setup, needs = read_dockerfile(text, tmp_path)
     assert (workdir, setup, needs) == ("/app/sub", ["cd /app/sub; ls > x"], [])
-    assert files == {"app/sub/a.sh": [0o644, "echo a\n"], "tmp/c.txt": [0o644, "b\n"]}
+    assert files == {"app/sub/a.sh": [0o644, "echo a\n"], "tmp/c.txt": [0o644, "b\n"], "app/sub/b.txt": [0o644, "b\n"]}
     needs = read_dockerfile("FROM a AS b\nFROM debian\nENV X=1\nCOPY ../up /app\n", tmp_path)[3]
     assert [n.split(" ")[0] for n in needs] == ["the", "the", "ENV", "COPY"]
 
@@ -332,7 +191,6 @@ def test_docker_says_what_is_missing(monkeypatch, tmp_path):
     with pytest.raises(SandboxUnavailable, match="Cannot connect to the Docker daemon"):
         docker.open(by_hand().data)
     assert docker.exec_command("ls", 5.0, "/app")[-7:] == ["timeout", "-s", "KILL", "5.0", "bash", "-c", "ls"]
-    assert shutil.which("bash") is None or True
 
 
 def test_demonstrations_are_of_mixed_quality():
@@ -347,20 +205,10 @@ def test_demonstrations_are_of_mixed_quality():
     assert 3 <= sum(rewards) <= 14
 
 
-def test_archives_hold_what_was_put_in():
-    files = {"app/x": [0o640, "x"], "root/deep/er/y": [0o755, "AAE=", "base64"], "tmp/empty/": [0o700, ""]}
-    saved, data = archive(files), by_hand(files=files).data
-    at = Bwrap(Limits())
-    at.open(data)
-    assert saved and TOPS == ("app", "root", "tmp")
-    ran = at.run("stat -c '%a %n' /app/x /root/deep/er/y /tmp/empty; od -An -tx1 /root/deep/er/y")
-    assert ran.stdout == "640 /app/x\n755 /root/deep/er/y\n700 /tmp/empty\n 00 01\n"
-
-
 @pytest.mark.parametrize(
     "change",
-    [dict(task_set="all"), dict(provider="vm"), dict(max_turns=0), dict(kinds=("find", "cook")), dict(shown=1), dict(limits=3),
-     dict(provider="docker"), dict(show_budget=1)],
+    [dict(task_set="all"), dict(provider="vm"), dict(max_turns=0), dict(kinds=("find", "cook")), dict(shown=1),
+     dict(limits=3), dict(provider="docker"), dict(show_budget=1)],
 )  # fmt: skip
 def test_bad_configs_are_refused(change):
     with pytest.raises(ValueError):

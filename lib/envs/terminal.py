@@ -1,10 +1,10 @@
-"""Terminal-Bench: one shell command a turn in a Linux sandbox, then submit; the task's own tests decide (paper, appendix).
+"""Terminal-Bench: one shell command a turn in a sandbox, then submit; the task's own tests decide (paper, appendix).
 
 Tasks are in Harbor's format (lib/envs/terminal_tasks.py): "procedural" (generated, lib/envs/terminal_procedural.py),
-"local" (hand-written, data/terminal) or "official" (Terminal-Bench 2.0, a folder of it or the Hugging Face mirror). They
-run in bubblewrap or in Docker (lib/envs/terminal_run.py). The tests are laid out after submit only; the reward is the
-number they write to /logs/verifier/reward.txt. An episode that runs out of turns without submit is not tested, so that
-one set of rollouts at Tmax serves every budget.
+"local" (hand-written, data/terminal) or "official" (Terminal-Bench 2.0, a folder of it or the Hugging Face mirror).
+They run in bubblewrap or in Docker (lib/envs/terminal_run.py). The tests are laid out after submit only; the reward is
+the number they write to /logs/verifier/reward.txt. An episode that runs out of turns without submit is not tested, so
+that one set of rollouts at Tmax serves every budget.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generated file-system tasks in Harbor's format that a tiny transformer can learn, and demonstrations.
 
-A task names files by their stem ("sort kiwi into out"); the ending is only to be seen with ls. Kinds: find, move, filter,
-count, edit, mode, pack, unpack, sort. Moving needs a folder that often is not there yet.
+A task names files by their stem ("sort kiwi into out"); the ending is only to be seen with ls. Kinds: find, move,
+filter, count, edit, mode, pack, unpack, sort. Moving needs a folder that often is not there yet.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _stream(kinds: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any], str]]
 
 
 def procedural_tasks(split: str, n: int, kinds: tuple[str, ...] = KINDS) -> tuple[Task, ...]:
-    """The first n generated tasks of a split. The SHA-256 of goal (instruction and success condition) names the split, so
-    that no goal of valid or test is ever met in training. Raises ValueError for an unknown split."""
+    """The first n generated tasks of a split. The SHA-256 of the goal (instruction and success condition) names the
+    split, so that no goal of valid or test is ever met in training. Raises ValueError for an unknown split."""
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: must be one of {', '.join(SPLITS)}")
     mine = (

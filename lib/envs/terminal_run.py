@@ -1,7 +1,8 @@
 """Where a Terminal-Bench episode runs: `Bwrap` (lib/envs/terminal_sandbox.py) or `Docker` (through its command line).
 
-A provider holds one episode: `open(data)` (a task's data, see lib/envs/terminal_tasks.py), `run(command)`, `verify()` ->
-(reward or None, the tests' output), `solve()` (the reference solution), `save()`/`load(data, blob)`, `digest()`, `close()`.
+A provider holds one episode: `open(data)` (a task's data, see lib/envs/terminal_tasks.py), `run(command)`, `verify()`
+-> (reward or None, the tests' output), `solve()` (the reference solution), `save()` and `load(data, blob)`, `digest()`,
+`close()`. Docker's part is not covered by the tests beyond its command lines.
 A test that runs the agent's programs gives them the rights of the test, here as in Harbor.
 """
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from lib.sandbox import SandboxUnavailable, seccomp
+from lib.envs.terminal_seccomp import deny_filter
+from lib.sandbox import SandboxUnavailable
 from lib.sandbox.launch import _UIDS, _tree, advice, bwrap_binary
 
 EPOCH = 1735689600  # 2025-01-01 UTC
@@ -32,20 +33,6 @@ TOPS = ("app", "root", "tmp")  # folders of the root that are written and kept
 PATH = "/opt/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 GRACE_S = 10.0  # for starting, unpacking and packing
 ROOT = Path(__file__).resolve().parents[2]
-
-# Calls that a shell's work does not need and that would open ways out of the limits: (x86_64, aarch64).
-_DENIED = {
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
-    "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
-    "perf_event_open": (298, 241), "ptrace": (101, 117), "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271), "userfaultfd": (323, 282), "memfd_create": (319, 279),
-    "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "syslog": (103, 116),
-    "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "open_by_handle_at": (304, 265),
-}  # fmt: skip
-_NEW_NAMESPACE = 0x7E020000  # CLONE_NEW* of all kinds
 
 _DRIVER = r"""
 set -f; as=($1); SECS=$2 WORK=$3 STAMP=$4 WANT=$5 OWNER=$6 OUT=$7 ERR=$8 STATUS=$9 SAVE=${10}; CMD=${11}
@@ -68,9 +55,9 @@ echo $code >&$STATUS
 class Limits:
     """What one command may use. Raises ValueError for a value that is too small.
 
-    command_s, verify_s: seconds of wall time, of a command and of the tests. memory_mb: address space of one process and
-    anonymous memory of all together (looked at every 50 ms). disk_mb: of /app, /root and /tmp each and of a file, and of
-    all of them packed. processes: threads too. output_kb: of stdout and of stderr; more ends in a broken pipe.
+    command_s, verify_s: seconds of wall time, of a command and of the tests. memory_mb: address space of one process,
+    and anonymous memory of all together (looked at every 50 ms). disk_mb: of /app, /root and /tmp each, of a file, and
+    of all of them packed. processes: threads too. output_kb: of stdout and of stderr; more ends in a broken pipe.
     """
 
     command_s: float = 10.0
@@ -98,24 +85,9 @@ class Ran:
     undone: bool = False
 
 
-def _filter(machine: str) -> bytes:
-    """The seccomp program: `_DENIED` and new namespaces fail, clone3 is ENOSYS (its flags are out of sight)."""
-    if machine not in seccomp.AUDIT_ARCH:
-        raise SandboxUnavailable(f"no system call table for machine {machine!r}")
-    column, op = list(seccomp.AUDIT_ARCH).index(machine), seccomp._op
-    eq, no, kill = seccomp._JEQ, op(seccomp._RET, seccomp._ERRNO | 1), op(seccomp._RET, seccomp._KILL)
-    program = op(seccomp._LD, seccomp._ARCH) + op(eq, seccomp.AUDIT_ARCH[machine], 1, 0) + kill
-    program += op(seccomp._LD, seccomp._NR) + op(seccomp._JGE, 0x40000000, 0, 1) + kill  # x32 calls have other numbers
-    for number in sorted(n[column] for n in _DENIED.values()):
-        program += op(eq, number, 0, 1) + no
-    program += op(eq, 435, 0, 1) + op(seccomp._RET, seccomp._ERRNO | 38)
-    program += op(eq, (56, 220)[column], 0, 3) + seccomp._arg(0) + op(seccomp._JSET, _NEW_NAMESPACE, 0, 1) + no
-    return program + op(seccomp._RET, seccomp._ALLOW)
-
-
 @lru_cache(maxsize=1)
 def _system() -> list[str]:
-    """Arguments of bubblewrap for the read-only part: /usr, its links in /, Python; this project and packages hidden."""
+    """Bubblewrap's arguments for the read-only part: /usr, its links in /, Python; project and packages are hidden."""
     python, folders, hidden = _tree()
     args, bound = ["--ro-bind", "/usr", "/usr"], ["/usr"]
     for top in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
@@ -206,7 +178,7 @@ def sandboxed(
     uid = random.SystemRandom().choice(_UIDS) if root else 1000
     tops = (*TOPS, *tops)
     pipes = [os.pipe(), os.pipe()]
-    own = dict(inp=files + extra, status=b"", save=b"", log=b"", bpf=_filter(platform.machine()))
+    own = dict(inp=files + extra, status=b"", save=b"", log=b"", bpf=deny_filter(platform.machine()))
     own["names"] = f"root:x:0:0::/root:/bin/bash\nagent:x:{uid}:{uid}::/root:/bin/bash\n".encode()
     own["groups"] = f"root:x:0:\nagent:x:{uid}:\n".encode()
     own = {name: _memory_file(content) for name, content in own.items()}
@@ -244,14 +216,15 @@ def sandboxed(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         ready, _, code = os.pread(own["status"], 100, 0).decode().partition("\n")
+        log = os.pread(own["log"], 500, 0).decode("utf-8", "replace").strip()
         if not ready and not note:
-            raise SandboxUnavailable(f"bubblewrap: {os.pread(own['log'], 500, 0).decode().strip()}. Run: {advice()}")
+            raise SandboxUnavailable(f"bubblewrap: {log}. Run: {advice()}")
         saved = os.pread(own["save"], os.fstat(own["save"]).st_size, 0)
     finally:
         for fd in own.values():
             os.close(fd)
     texts = [o[: limits.output_kb << 10].decode("utf-8", "replace") for o in outputs]
-    if not code:  # the sandbox did not come to its end
-        return Ran(137, *texts, note=f"{note or 'disk'} limit exceeded", undone=True), b""
+    if not code:  # the files could not be laid out or packed, or a limit ended the sandbox
+        return Ran(137, texts[0], texts[1] + log, f"{note or 'disk'} limit exceeded", True), b""
     late = code.strip() == "137" and time.monotonic() - start >= seconds
     return Ran(int(code), *texts, note="time limit exceeded" if late else ""), saved

@@ -1,8 +1,8 @@
 """Terminal-Bench tasks in Harbor's format: folders with task.toml, instruction.md, environment/, tests/, solution/.
 
 A task's data: instruction; workdir; files, tests, solution ({path from /: [mode, text] or [mode, base64, "base64"]}, a
-path that ends in "/" is a folder); setup (shell commands run once, from the Dockerfile's RUN); image, network, memory_mb,
-cpus, verify_s (from task.toml); needs (why it cannot run in bubblewrap; empty where it can).
+path that ends in "/" is a folder); setup (shell commands run once, from the Dockerfile's RUN); image, network,
+memory_mb, cpus, verify_s (from task.toml); needs (why it cannot run in bubblewrap; empty where it can).
 `python -m lib.envs.terminal_tasks FOLDER` lists a folder's tasks with what each needs.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import io
+import posixpath
 import re
 import shlex
 import shutil
@@ -57,9 +58,11 @@ def archive(files: dict[str, list]) -> bytes:
 def _entry(path: Path) -> list:
     mode, content = 0o755 if path.stat().st_mode & 0o100 else 0o644, path.read_bytes()
     try:
-        return [mode, content.decode()]
+        if b"\0" not in content:
+            return [mode, content.decode()]
     except UnicodeDecodeError:
-        return [mode, base64.b64encode(content).decode(), "base64"]
+        pass
+    return [mode, base64.b64encode(content).decode(), "base64"]
 
 
 def _folder(folder: Path, top: str) -> dict[str, list]:
@@ -76,8 +79,8 @@ def _folder(folder: Path, top: str) -> dict[str, list]:
 def read_dockerfile(text: str, context: Path) -> tuple[str, dict[str, list], list[str], list[str]]:
     """(workdir, files, setup, needs): what bubblewrap can follow of a Dockerfile, and what it cannot.
 
-    It follows FROM a plain Debian, Ubuntu or Python image (the host stands in for it), WORKDIR and COPY under /app, /root
-    or /tmp, and RUN without packages or network.
+    It follows FROM a plain Debian, Ubuntu or Python image (the host stands in for it), WORKDIR and COPY under /app,
+    /root or /tmp, and RUN without packages or network.
     """
     workdir, files, setup, needs, stages = "/", {}, [], [], 0
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
@@ -93,14 +96,15 @@ def read_dockerfile(text: str, context: Path) -> tuple[str, dict[str, list], lis
         elif word == "COPY" and not rest.startswith("-"):
             *sources, target = shlex.split(rest)
             target = target if target.startswith("/") else f"{workdir.rstrip('/')}/{target}"
+            target = posixpath.normpath(target) + "/" * target.endswith(("/", "."))
             for source in (context / s for s in sources):
                 if not source.resolve().is_relative_to(context.resolve()) or not source.exists():
                     needs.append(f"COPY of {source.name}, which is not there")
                 elif source.is_dir():
                     files |= _folder(source, target)
                 else:
-                    name = f"{target.rstrip('/')}/{source.name}" if target.endswith(("/", ".")) else target
-                    files[name.replace("/./", "/").strip("/")] = _entry(source)
+                    name = f"{target}{source.name}" if target.endswith("/") else target
+                    files[name.strip("/")] = _entry(source)
         elif word == "RUN" and not rest.startswith(("-", "[")) and not _FETCHES.search(rest):
             setup.append(f"cd {shlex.quote(workdir)}; {rest}")
         elif word not in _IGNORED:
