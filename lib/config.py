@@ -110,6 +110,11 @@ class Experiment:
             )
 
     @property
+    def name(self) -> str:
+        """The environment's name in step directories, also for one given as `module:Class`."""
+        return env_class(self.env).name
+
+    @property
     def t_max(self) -> int:
         return self.env_config.max_turns
 

@@ -91,7 +91,7 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
         failed = _wait(bases)
         if not failed:
             runs = {
-                pool.submit(work, profile, x.env, arm, s): run_name(x.env, arm, s)
+                pool.submit(work, profile, x.env, arm, s): run_name(x.name, arm, s)
                 for x in PROFILES[profile]
                 for arm, s in plan(x, seeds)
             }
@@ -213,9 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
                 write_manifest(args.profile, seeds, steps, time.monotonic() - start)
-                build_report(args.profile)
+                if args.notebooks == names:  # the report shows all of them
+                    build_report(args.profile)
                 write_whole(done, json.dumps(stamp(args.profile, args.notebooks, steps)))
-    except (ValueError, RuntimeError, NotebookFailed) as error:
+    except (ValueError, RuntimeError, OSError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     _say(f"done in {_clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")

@@ -61,7 +61,7 @@ def base_step(x: Experiment, arm: str = "base") -> Path:
     about = {"env": x.env, "env_config": env_config, "tiny": x.base}
     make = partial(_make_base, x, env_config, tasks.tasks)
     sources = _sources(x, "lib.policies.tiny")
-    name = f"base-{x.env}" + "-shown" * (env_config != x.env_config)
+    name = f"base-{x.name}" + "-shown" * (env_config != x.env_config)
     return run_step(name, about, make, root=RUNS, inputs=[tasks.hash], source=sources)
 
 
@@ -79,7 +79,7 @@ def train_step(x: Experiment, arm: str, seed: int) -> Path:
     make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer")
     inputs = [base, tasks.hash, probe.hash]
-    return run_step(f"train-{x.env}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
+    return run_step(f"train-{x.name}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
 
 
 def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Path) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def episodes_step(
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
     about["weights"] = weights
     make = partial(_make_episodes, x, env_config, model / weights, tasks.tasks, samples, budget)
-    name = f"episodes-{x.env}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
+    name = f"episodes-{x.name}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
     name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
     sources = _sources(x, "lib.rollout", "lib.policies.hf")
     return run_step(name, about, make, root=RUNS, inputs=[model, tasks.hash], source=sources)

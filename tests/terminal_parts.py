@@ -17,6 +17,6 @@ def by_hand(test=TEST, **changes):
 
 
 def start(task=None, limits=None, **config):
-    env = Terminal(TerminalConfig(limits=limits or Limits(command_s=5.0), **config))
+    env = Terminal(TerminalConfig(limits=limits or Limits(command_s=20.0), **config))
     env.reset(task or by_hand(), 0)
     return env

@@ -109,7 +109,8 @@ def test_other_observations():
 @pytest.mark.parametrize(
     "text, action",
     [
-        ("Left", 0), ("down.", 1), ("**RIGHT**", 2), ("I go Left", None), ("Left Left", None), ("<think>Left</think>Down", 1),
+        ("Left", 0), ("down.", 1), ("**RIGHT**", 2), ("I go Left", None), ("Left Left", None),
+        ("<think>Left</think>Down", 1),
         ("Left <think>Down", 0), ("<think>Down", None), ("Up<answer>Right</answer>Left", 2),
         ("<answer>Up</answer><answer>Down", 1), ("<answer>3</answer> Left", None), ("upper", None), ("", None),
         ("r\u0131ght", None), ("<think>Up</think><think>Down</think>\n<answer> left </answer>", 0),

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from terminal_parts import by_hand, start
 
 from lib.envs.base import NoStepMeasure, Task, env_class
 from lib.envs.terminal import Terminal, TerminalConfig, parse
@@ -11,7 +12,6 @@ from lib.envs.terminal_run import Bwrap, Docker
 from lib.envs.terminal_sandbox import Limits
 from lib.envs.terminal_tasks import LOCAL, main, read_dockerfile, read_task, read_tasks, write_task
 from lib.sandbox import SandboxUnavailable
-from terminal_parts import by_hand, start
 
 LOCAL_TASKS = read_tasks(LOCAL)
 

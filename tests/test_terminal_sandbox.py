@@ -1,19 +1,18 @@
 """The terminal's sandbox: what it keeps, what it limits, attempts to escape from it."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from terminal_parts import by_hand, start
 
 from lib.envs import terminal_sandbox
 from lib.envs.terminal_run import Bwrap, read_reward
 from lib.envs.terminal_sandbox import ROOT, Limits
 from lib.envs.terminal_tasks import LOCAL, read_task
 from lib.sandbox import SandboxUnavailable
-from terminal_parts import by_hand, start
 
 
 def test_later_changes_have_later_dates():
@@ -30,10 +29,7 @@ def test_later_changes_have_later_dates():
 ESCAPES = {
     "network": ("exec 3<>/dev/tcp/1.1.1.1/53", "Network is unreachable"),
     "other machines": ("cat /proc/net/dev | tail -n +3 | cut -d: -f1", "exit 0\n    lo"),
-    "the system": (
-        "touch /usr/x; touch /etc/x; touch /x; touch /opt/bin/x; echo > /etc/passwd",
-        "Read-only file system",
-    ),
+    "the system": ("touch /usr/x /etc/x /x /opt/bin/x; echo > /etc/passwd", "Read-only file system"),
     "devices": ("echo x > /dev/shm/x || echo x > /dev/x", "exit 1"),
     "a namespace": ("unshare --user --map-root-user mount -t tmpfs none /tmp", "Operation not permitted"),
     "other rights": ("chown 0:0 a.txt; mknod d b 8 0; su root -c id", "ermi"),
@@ -58,7 +54,7 @@ def test_nothing_survives_a_command_but_files():
     env = start()
     marker = "987654.25"
     env.step(
-        f"(trap '' TERM HUP; setsid sleep {marker} & while :; do kill -9 -1; done) > /tmp/x 2>&1 & disown; echo no > out"
+        f"(trap '' TERM HUP; setsid sleep {marker} & while :; do kill -9 -1; done) > x 2>&1 & disown; echo no > out"
     )
     env.step("ls")
     alive = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _has(p, marker)]
@@ -90,9 +86,8 @@ def _has(path, text):
 )
 def test_limits_hold(command, limit):
     env = start(limits=Limits(command_s=2.0, memory_mb=256, disk_mb=8, processes=32))
-    began = time.monotonic()
     step = env.step(command)
-    assert step.info["exit"] != 0 and limit in step.info["limit"] and time.monotonic() - began < 60
+    assert step.info["exit"] != 0 and limit in step.info["limit"]
     assert env.step("cat a.txt").observation == "exit 0\none\ntwo"
     assert (env.step("cat kept").info["exit"] == 0) == (limit == "time")
 
@@ -160,7 +155,7 @@ def test_files_of_any_name_and_content_survive(files):
 
 
 def test_hostile_trees_are_failures_and_no_errors():
-    env = start(limits=Limits(command_s=5.0, disk_mb=8))
+    env = start(limits=Limits(command_s=20.0, disk_mb=8))
     assert "lost" in env.step("for i in $(seq 20000); do : > $RANDOM.$i; done; truncate -s 7M sparse").observation
     env.step("mkdir -m 0 shut; chmod 0 .")
     assert env.step("chmod 755 /app; stat -c %a /app/shut").observation == "exit 0\n0"

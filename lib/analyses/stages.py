@@ -94,7 +94,7 @@ def _found_or_made(
     about = {"env": x.env, "env_config": x.arm_env_config(arm), "analysis": analysis}
     sources = module, __name__, env_class(x.env).__module__
     fn = partial(_make, x, base, arm, seed, analysis, make, steps)
-    name = f"{kind}-{x.env}-{arm}-s{seed}"
+    name = f"{kind}-{x.name}-{arm}-s{seed}"
     step = run_step(name, about, fn, root=RUNS, inputs=[*steps, *played], source=sources)
     return pd.read_parquet(step / "table.parquet")
 

@@ -56,7 +56,7 @@ def parse(text: str) -> int | None:
 
     Read outside `<think>`, and inside the last `<answer>` if there is one. Strict, because words around the action would
     be free of cost: a policy under training drifts into them, until it babbles.
-    """
+    """  # noqa: E501
     text = _THINK.sub(" ", text)
     word = _WORD.fullmatch((_ANSWER.findall(text) or [text])[-1])
     return ACTIONS.index(word[1].capitalize()) if word else None

@@ -31,7 +31,7 @@ from lib.sandbox.launch import _UIDS, _tree, advice, bwrap_binary
 EPOCH = 1735689600  # 2025-01-01 UTC
 TOPS = ("app", "root", "tmp")  # folders of the root that are written and kept
 PATH = "/opt/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-GRACE_S = 10.0  # for starting, unpacking and packing
+GRACE_S = 30.0  # for starting, unpacking and packing
 ROOT = Path(__file__).resolve().parents[2]
 
 _DRIVER = r"""
