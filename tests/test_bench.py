@@ -5,7 +5,15 @@ import math
 
 from lib.bench import COLUMNS, main
 
-ROWS = ("rollouts", "update", "training step, full budget", "training step, BudgetMix", "sandbox", "sandbox")
+ROWS = (
+    "rollouts",
+    "rollouts",
+    "update",
+    "training step, full budget",
+    "training step, BudgetMix",
+    "sandbox",
+    "sandbox",
+)
 
 
 def test_quick_rows_have_the_columns(tmp_path):

@@ -15,14 +15,12 @@ from lib.envs.terminal_tasks import LOCAL, read_task
 from lib.sandbox import SandboxUnavailable
 
 
-def test_later_changes_have_later_dates():
-    env = start()
+def test_the_nth_change_is_dated_n_minutes_after_the_epoch():
+    env = start(by_hand(setup=["echo 0 > made"]))
     for command in ("echo 1 > first", "ls", "echo 2 > second"):
         env.step(command)
-    assert (
-        env.step("[ second -nt first ] && [ first -nt a.txt ]; stat -c %Y a.txt first second").observation
-        == ("exit 0\n1735689600\n1735689600\n1735689660")
-        or env.step("[ second -nt first ]").info["exit"] == 0
+    assert env.step("stat -c %Y a.txt made first second").observation == (
+        "exit 0\n1735689600\n1735689600\n1735689660\n1735689720"
     )
 
 

@@ -78,7 +78,7 @@ class Bwrap:
         """Lay out the task's files and run its setup commands. Raises ValueError where the task cannot run so."""
         if data["needs"]:
             raise ValueError(f"this task cannot run under bwrap: {'; '.join(data['needs'])}. Use provider='docker'")
-        self._data, self._changes = data, 0
+        self._data, self._changes = data, -1  # so that what the setup changes is dated EPOCH
         self._files = zlib.compress(archive(data["files"]), 1)
         setup = ["set -e", f"mkdir -p {shlex.quote(data['workdir'])}", *data["setup"]]
         ran = self._step("\n".join(setup), self.limits.verify_s)
@@ -90,7 +90,7 @@ class Bwrap:
         return self._step(command, self.limits.command_s)
 
     def _step(self, command: str, seconds: float, **more: Any) -> Ran:
-        stamp = EPOCH + 60 * self._changes
+        stamp = EPOCH + 60 * (self._changes + 1)
         ran, files = _once(
             self._files, command, seconds, self.limits, workdir=self._data["workdir"], stamp=stamp, **more
         )
