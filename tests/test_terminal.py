@@ -175,7 +175,7 @@ def test_a_dockerfile_is_followed(tmp_path):
     assert (workdir, setup, needs) == ("/app/sub", ["cd /app/sub; ls > x"], [])
     assert files == {"app/sub/a.sh": [0o644, "echo a\n"], "tmp/c.txt": [0o644, "b\n"], "app/sub/b.txt": [0o644, "b\n"]}
     needs = read_dockerfile("FROM a AS b\nFROM debian\nENV X=1\nCOPY ../up /app\n", tmp_path)[3]
-    assert [n.split(" ")[0] for n in needs] == ["the", "the", "ENV", "COPY"]
+    assert [n.split(" ")[0] for n in needs] == ["the", "the", "ENV", "COPY", "files"]  # no WORKDIR: /
 
 
 def test_docker_says_what_is_missing(monkeypatch, tmp_path):
