@@ -127,7 +127,7 @@ class _StepClock(TrainerCallback):  # wall seconds of each step, rollouts includ
 
 
 def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
-    """Episodes a second at full budget."""
+    """Turns a second at full budget."""
     cls = env_class(x.env)
     policy, run = HFPolicy.load(model, max_context=x.base.max_context), replace(x.train, updates=1)
     trainer = stock_trainer(policy, cls, x.env_config, run, tasks, out)
@@ -143,7 +143,10 @@ def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, o
     a, b = alternate(ours, anchor, repetitions)
     note = f"{len(todo)} episodes, Tmax {x.t_max}; turns an episode {mean(turns[0]):.1f} and {mean(turns[1]):.1f}"
     name = f"rollouts, {policy.model.num_parameters() / 1e6:.2f} M parameters"
-    return row(name, len(todo) / a, len(todo) / b, "episodes/s", f"one cache across turns / generate a turn; {note}")
+    speeds = (
+        mean(t) * len(todo) / s for t, s in zip(turns, (a, b), strict=True)
+    )  # episodes differ in length by chance
+    return row(name, *speeds, "turns/s", f"one cache across turns / generate a turn; {note}")
 
 
 def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:

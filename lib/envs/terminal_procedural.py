@@ -132,16 +132,23 @@ def procedural_tasks(split: str, n: int, kinds: tuple[str, ...] = KINDS) -> tupl
 
 
 def demonstrator(task: Task, seed: int) -> Callable[[object], str]:
-    """Plays ls, the solution's commands, submit; with a probability drawn uniformly from the seed (0: an expert, 1:
-    random play) a turn is a random command instead: a look, the right command damaged, an early submit."""
+    """Plays ls, the solution's commands, submit, or, for half of the seeds, does without ls and names files by stem and
+    star; with a probability drawn uniformly from the seed (0: an expert, 1: random play) a turn is a random command
+    instead: a look, the right command damaged, an early submit."""
     rng = random.Random(f"terminal-demo-{seed}")
     noise = rng.random()
     names = [path.removeprefix("app/") for path in task.data["files"]]
-    plan = ["ls", *task.data["solution"]["solution/solve.sh"][1].splitlines()[2:], "submit"]
+    plan = task.data["solution"]["solution/solve.sh"][1].splitlines()[2:]
+    if rng.random() < 0.5:
+        plan = ["ls", *plan]
+    else:
+        for name in names:
+            plan = [p.replace(f" {name}", f" {name.partition('.')[0]}*") for p in plan]
+    plan.append("submit")
     swaps = [*names, *_COLOURS, "out", "grep", "sort", "wc", "755", "600", "xf", "cf"]
 
     def damaged() -> str:
-        words = rng.choice(plan[1:-1]).split(" ")
+        words = rng.choice([p for p in plan if p not in ("ls", "submit")]).split(" ")
         words[rng.randrange(len(words))] = rng.choice(swaps)
         return " ".join(words)
 
