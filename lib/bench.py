@@ -133,7 +133,7 @@ def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, o
     trainer = stock_trainer(policy, cls, x.env_config, run, tasks, out)
     policy.model.eval()
     todo = jobs(tasks[: run.tasks_per_update], run.group_size, x.t_max)
-    turns: tuple[list[float], list[float]] = ([], [])
+    turns: tuple[list[float], list[float]] = ([], [])  # episodes differ in length by chance
 
     def count(side: int, play: Callable[[], list[Episode]]) -> None:
         turns[side].append(mean(len(e.turns) for e in play()))
@@ -141,12 +141,9 @@ def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, o
     ours = partial(count, 0, partial(rollout, policy, cls, x.env_config, todo))
     anchor = partial(count, 1, partial(stock_rollout, trainer, policy, cls, x.env_config, todo))
     a, b = alternate(ours, anchor, repetitions)
-    note = f"{len(todo)} episodes, Tmax {x.t_max}; turns an episode {mean(turns[0]):.1f} and {mean(turns[1]):.1f}"
-    name = f"rollouts, {policy.model.num_parameters() / 1e6:.2f} M parameters"
-    speeds = (
-        mean(t) * len(todo) / s for t, s in zip(turns, (a, b), strict=True)
-    )  # episodes differ in length by chance
-    return row(name, *speeds, "turns/s", f"one cache across turns / generate a turn; {note}")
+    per_second = [mean(t) * len(todo) / seconds for t, seconds in zip(turns, (a, b), strict=True)]
+    note = f"one cache across turns / generate a turn; {mean(turns[0]):.1f} and {mean(turns[1]):.1f} turns an episode"
+    return row(f"rollouts, {policy.model.num_parameters() / 1e6:.2f} M parameters", *per_second, "turns/s", note)
 
 
 def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
