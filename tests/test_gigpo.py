@@ -86,14 +86,15 @@ def test_bad_values_are_refused(bad):
 
 
 def test_trains_with_a_budget_a_task(policy, lake, tmp_path):
-    from lib.envs.frozenlake import FrozenLake
+    from trainer_parts import Lengths
+
     from lib.store import read_jsonl
     from lib.trainers.budgets import BudgetMix
     from lib.trainers.trainer import train
 
     run = TrainConfig("gigpo", BudgetMix(0.5), updates=2, tasks_per_update=4, group_size=4, lr=1e-3, kl_episodes=0)
     before = {k: v.clone() for k, v in policy.model.state_dict().items()}
-    train(policy, FrozenLake, lake.config, run, lake.tasks, lake.probe, tmp_path)
+    train(policy, Lengths, lake.config, run, lake.tasks, lake.probe, tmp_path)
     assert any(not before[k].equal(v) for k, v in policy.model.state_dict().items())
     rows = [SimpleNamespace(**r) for r in read_jsonl(tmp_path / "metrics.jsonl")]
     assert [r.update for r in rows] == [1, 2] and all(3 <= r.budget <= 6 and r.grad_norm > 0 for r in rows)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from trainer_parts import Lengths
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from lib.envs.frozenlake import FrozenLake
@@ -130,7 +131,7 @@ class Watch(TrainerCallback):
 
 def test_critic_is_clipped_and_updated_with_the_model(policy, lake, tmp_path):
     run = TrainConfig("ppo", updates=2, warmup=0, max_grad_norm=1e-2, iterations=2, **SMALL)
-    trainer = AgentTrainer(policy, FrozenLake, lake.config, run, lake.tasks, lake.probe, tmp_path)
+    trainer = AgentTrainer(policy, Lengths, lake.config, run, lake.tasks, lake.probe, tmp_path)
     watch, before = Watch(trainer), {k: v.clone() for k, v in trainer.critic.state_dict().items()}
     trainer.add_callback(watch)
     trainer.train()
@@ -151,7 +152,7 @@ def test_resumed_run_equals_an_uninterrupted_one(level, lora, base, lake, tmp_pa
     run = TrainConfig("ppo", updates=3, save_every=1, probe_every=3, probe_samples=1, lora_rank=lora,
                       ppo=PPOConfig(level), **SMALL)  # fmt: skip
     for name in ("whole", "broken"):
-        args = (FrozenLake, lake.config, run, lake.tasks, lake.probe, tmp_path / name)
+        args = (Lengths, lake.config, run, lake.tasks, lake.probe, tmp_path / name)
         if name == "broken":
             trainer = AgentTrainer(HFPolicy.load(base.folder, max_context=512), *args)
             trainer.add_callback(Watch(trainer, stop_after=2))
@@ -193,7 +194,7 @@ def test_kl_term_is_to_the_base_policy(lora, policy, base, lake, tmp_path):
             return super()._compute_loss(model, inputs)
 
     run = TrainConfig("grpo", updates=2, warmup=0, beta=0.05, lora_rank=lora, **SMALL)
-    trainer = Spy(policy, FrozenLake, lake.config, run, lake.tasks, lake.probe, tmp_path)
+    trainer = Spy(policy, Lengths, lake.config, run, lake.tasks, lake.probe, tmp_path)
     trainer.train()
     plain = AutoModelForCausalLM.from_pretrained(base.folder)
     for step, inputs in enumerate(seen):
