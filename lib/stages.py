@@ -30,6 +30,7 @@ from lib.store import load_manifest, read_jsonl, run_step
 RUNS = ROOT / "results" / "runs"
 
 
+@lru_cache(maxsize=32)
 def train_panel(x: Experiment) -> Panel:
     """The training tasks. Raises ValueError when one of them is also a validation or test task."""
     p = panel(x.env, x.env_config, "train", x.train_tasks)
@@ -37,15 +38,18 @@ def train_panel(x: Experiment) -> Panel:
     return p
 
 
+@lru_cache(maxsize=32)
 def probe_panel(x: Experiment) -> Panel:
     """The validation tasks on which training is probed and hyperparameters were chosen; never the test tasks."""
     return panel(x.env, x.env_config, "valid", x.probe_tasks)
 
 
+@lru_cache(maxsize=32)
 def test_panel(x: Experiment) -> Panel:
     return panel(x.env, x.env_config, "test", x.evaluation.tasks)
 
 
+@lru_cache(maxsize=32)
 def seen_panel(x: Experiment) -> Panel:
     """The first training tasks, evaluated beside the test tasks for the generalisation gap."""
     return panel(x.env, x.env_config, "train", x.evaluation.train_tasks)

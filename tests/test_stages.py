@@ -92,6 +92,7 @@ def test_panels_do_not_overlap_and_an_overlap_is_refused(monkeypatch):
         data = [{json.dumps(t.data) for t in p.tasks} for p in panels]
         assert len(set.union(*data)) == sum(map(len, data))
         assert stages.seen_panel(x).tasks == stages.train_panel(x).tasks[: x.evaluation.train_tasks]
+    stages.train_panel.cache_clear()
     monkeypatch.setattr(stages, "test_panel", stages.seen_panel)
     with pytest.raises(ValueError, match="stand in two panels"):
         stages.base_step(X)
