@@ -6,6 +6,7 @@ import importlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_bfcl import play
 
 from lib.envs import bfcl_data
 from lib.envs.base import Task
@@ -30,18 +31,6 @@ def official(category):
 
 def as_task(entry):
     return Task(entry["id"], {k: v for k, v in entry.items() if k != "id"})
-
-
-def play(env, task, turns):
-    """All calls of a user turn in one step, then []; the last Step."""
-    env.reset(task, 0)
-    for calls in turns:
-        for text in ([f"[{', '.join(calls)}]"] if calls else []) + ["[]"]:
-            step = env.step(text)
-            assert not step.info["invalid"]
-            if step.done:
-                return step
-    raise AssertionError("the episode did not end")
 
 
 @pytest.mark.parametrize("category", bfcl_data.CATEGORIES)

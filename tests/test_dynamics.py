@@ -1,17 +1,16 @@
 """Training dynamics from written probes, by hand; and the analyses as steps of the cache."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from test_stages import X as SMALL
 
 from lib import stages
 from lib.analyses import stages as analysis_stages
 from lib.analyses.config import AnalysisConfig
 from lib.analyses.dynamics import change, change_intervals, changes, probe_curve, probe_curves
-from lib.config import EvalConfig, Experiment
-from lib.envs.frozenlake import FrozenLakeConfig
-from lib.policies.config import TinyConfig
 from lib.store import append_jsonl
-from lib.trainers.config import TrainConfig
 
 
 def write(folder, multi, single):
@@ -53,17 +52,7 @@ def test_runs_without_probes_are_refused(tmp_path):
     assert unmeasured.r_single.isna().all() and unmeasured.r_multi.tolist() == [0.2, 0.3]
 
 
-X = Experiment(
-    profile="smoke",
-    env="frozenlake",
-    env_config=FrozenLakeConfig(size=3, max_turns=4, observation="local"),
-    base=TinyConfig(hidden=16, layers=1, heads=2, vocabulary=384, max_context=256, demonstrations=32),
-    train=TrainConfig(updates=2, tasks_per_update=2, group_size=2, save_every=1, probe_every=2, kl_episodes=1),
-    evaluation=EvalConfig(tasks=4, samples=3, train_tasks=2, train_samples=2, ks=(1, 2, 3), budget_k=2),
-    train_tasks=6,
-    probe_tasks=2,
-    arms=("grpo", "budgetmix_shown"),
-)
+X = replace(SMALL, arms=("grpo", "budgetmix_shown"))
 
 
 def fail(*args):

@@ -1,19 +1,13 @@
 """InterCode-SQL's engine: reading an answer, MySQL's dialect, looking at the schema, hostile statements."""
 
 import pytest
+from test_sql import SCRIPT
 
 from lib.envs.base import Task
 from lib.envs.sql import Sql, SqlConfig, setup
 from lib.envs.sql_dialect import is_ordered, parse, translate
 from lib.envs.sql_engine import SqlError, build, run
 
-SCRIPT = """
-CREATE TABLE people (id int NOT NULL PRIMARY KEY, name varchar(9) COLLATE NOCASE DEFAULT 'x', age int, born date);
-CREATE INDEX by_age ON people (age);
-INSERT INTO people VALUES (1, 'Ann', 30, '2001-02-03'), (2, 'bob', 41, NULL), (3, 'Eve', 30, '1999-12-31');
-CREATE TABLE big (n int);
-WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 2000) INSERT INTO big SELECT n FROM r;
-"""
 DB = build("shop", SCRIPT)
 
 

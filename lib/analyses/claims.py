@@ -1,6 +1,6 @@
 """The paper's claims as rows with an effect, an interval and a verdict.
 
-The rules below were written before any result of the default profile was looked at. For every claim: the training seed
+Each claim's rule was written before any result of that claim was looked at. For every claim: the training seed
 is the unit (a paired t interval over seeds, same base policy and order of tasks), there is one primary end point, and
     supported     the interval lies on the claim's side of the boundary
     opposite      it lies on the other side
