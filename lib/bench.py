@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -29,11 +29,12 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from lib.config import ROOT, Experiment, experiment
+from lib.config import ROOT, Experiment
 from lib.envs.base import env_class
 from lib.episode import Episode
 from lib.policies.hf import HFPolicy
 from lib.policies.tiny import train_base
+from lib.profiles import experiment
 from lib.rollout import Job, _Play, jobs, rollout
 from lib.trainers.budgets import BudgetMix
 from lib.trainers.config import TrainConfig
@@ -129,7 +130,7 @@ class _StepClock(TrainerCallback):  # wall seconds of each step, rollouts includ
 def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
     """Turns a second at full budget."""
     cls = env_class(x.env)
-    policy, run = HFPolicy.load(model, max_context=x.base.max_context), replace(x.train, updates=1)
+    policy, run = HFPolicy.load(model, **asdict(x.policy)), replace(x.train, updates=1)
     trainer = stock_trainer(policy, cls, x.env_config, run, tasks, out)
     policy.model.eval()
     todo = jobs(tasks[: run.tasks_per_update], run.group_size, x.t_max)
@@ -152,7 +153,7 @@ def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, ou
     Raises RuntimeError where they do not.
     """
     cls, run = env_class(x.env), replace(x.train, updates=1, budget=BudgetMix(), kl_episodes=0)
-    policies = [HFPolicy.load(model, max_context=x.base.max_context) for _ in range(2)]
+    policies = [HFPolicy.load(model, **asdict(x.policy)) for _ in range(2)]
     ours = AgentTrainer(policies[0], cls, x.env_config, run, tasks, (), out / "ours")
     anchor = stock_trainer(policies[1], cls, x.env_config, run, tasks, out / "anchor")
     ours.seconds = {"rollout": 0.0, "sampling": 0.0}  # what `training_step` does first
@@ -186,7 +187,7 @@ def step_row(
     cls, clocks = env_class(x.env), (_StepClock(), _StepClock())
     for i in range(repetitions):
         for clock, place in zip(clocks, ("ours", "anchor"), strict=True):
-            policy, folder = HFPolicy.load(model, max_context=x.base.max_context), out / f"{place}{i}"
+            policy, folder = HFPolicy.load(model, **asdict(x.policy)), out / f"{place}{i}"
             if place == "ours":
                 trainer = AgentTrainer(policy, cls, x.env_config, run, tasks, (), folder)
                 trainer.add_callback(clock)
@@ -222,11 +223,10 @@ def bench(quick: bool = False) -> list[dict[str, Any]]:
     run = replace(x.train, updates=2 if quick else 4, save_every=1000, probe_every=0)
     with tempfile.TemporaryDirectory() as tmp:
         out = Path(tmp)
-        base = replace(x.base, demonstrations=100 if quick else 1000)
+        base, context = replace(x.base, demonstrations=100 if quick else 1000), x.policy.max_context
         rows = []
         for size, shape in (("small", {}), ("large", {"hidden": 128, "layers": 4})):
-            tiny = replace(base, **shape)
-            train_base(env_class(x.env), x.env_config, tiny, tasks, out / size)
+            train_base(env_class(x.env), x.env_config, replace(base, **shape), context, tasks, out / size)
             rows += [rollout_row(x, out / size, tasks, repetitions, out / f"{size}-rollouts")]
         where = (x, out / "small", tasks, repetitions)
         rows += [update_row(*where, out / "update"), step_row(*where, out / "full", run, "full budget")]

@@ -1,7 +1,6 @@
-"""The profiles: every number of an experiment, typed, in one place.
+"""What an experiment is: every number of it, typed. The profiles (lib/profiles.py) hold experiments.
 
-An Experiment is one environment in one profile. `experiment("tiny", "frozenlake")` is what notebooks and the driver
-use; `replace(...)` of the standard library changes a field. A profile changes values, never the code path.
+An Experiment is one environment in one profile; `replace(...)` of the standard library changes a field.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lib.analyses.config import AnalysisConfig
 from lib.envs.base import Env, env_class
-from lib.envs.frozenlake import FrozenLakeConfig
-from lib.policies.config import TinyConfig
+from lib.policies.config import PolicyConfig, TinyConfig
 from lib.trainers.advantages import USES_ORACLE
 from lib.trainers.budgets import BudgetMix, Fixed, Sampler, Staged
 from lib.trainers.config import TrainConfig
@@ -75,19 +74,22 @@ class EvalConfig:
 class Experiment:
     """One environment in one profile.
 
-    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here,
-    or model: a hub id or local folder that is used instead. train: what all arms share. train_tasks, probe_tasks: sizes
-    of the training panel and of the validation panel on which training is probed. arms: names in ARMS; every one is
-    trained by `make reproduce`; add one with `replace(x, arms=(*x.arms, "grpo_kl"))`. analysed: the arms that the
-    analyses of single steps (§3.3, §4.1) compare with the base policy.
+    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here.
+    policy: how all its policies are sampled. train: what all arms share. evaluation, analysis: sizes of the evaluations
+    and of the analyses. train_tasks, probe_tasks: sizes of the training panel and of the validation panel on which
+    training is probed. arms: names in ARMS; every one is trained by `make reproduce`; add one with
+    `replace(x, arms=(*x.arms, "grpo_kl"))`. analysed: the arms that the analyses of single steps and of likelihood
+    (§3.3, §4.1) compare with the base policy.
     """
 
     profile: str
     env: str
     env_config: Any
     base: TinyConfig = field(default_factory=TinyConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
+    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     train_tasks: int = 1000
     probe_tasks: int = 50
     arms: tuple[str, ...] = ("grpo", "budgetmix", "staged", "fixed50")
@@ -145,43 +147,6 @@ class Experiment:
 
     def arm_env_config(self, arm: str) -> Any:
         return replace(self.env_config, show_budget=True) if self.shows_budget(arm) else self.env_config
-
-
-def _tiny_frozenlake() -> Experiment:
-    return Experiment(
-        profile="tiny",
-        env="frozenlake",
-        env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
-        train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
-        arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
-    )
-
-
-def _smoke(x: Experiment) -> Experiment:
-    return replace(
-        x,
-        profile="smoke",
-        base=replace(x.base, demonstrations=400),
-        train=replace(x.train, updates=4, save_every=2, probe_every=2),
-        evaluation=replace(x.evaluation, tasks=20, train_tasks=10),
-        train_tasks=50,
-        probe_tasks=5,
-    )
-
-
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
-PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
-DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
-
-
-def experiment(profile: str, env: str = "frozenlake") -> Experiment:
-    """The experiment of an environment in a profile. Raises ValueError for an unknown name of either."""
-    if profile not in PROFILES:
-        raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}")
-    for x in PROFILES[profile]:
-        if x.env == env:
-            return x
-    raise ValueError(f"profile {profile} has no {env!r}; it has {', '.join(x.env for x in PROFILES[profile])}")
 
 
 def results_dir(profile: str) -> Path:

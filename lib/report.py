@@ -24,7 +24,8 @@ from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from lib.config import PROFILES, ROOT, results_dir
+from lib.config import ROOT, results_dir
+from lib.profiles import PROFILES
 from lib.tables import write_whole
 
 NOTEBOOKS = ROOT / "notebooks"

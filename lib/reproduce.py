@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from lib.analyses.stages import analyse
-from lib.config import BASE_ARMS, DEFAULT_SEEDS, PROFILES, ROOT, Experiment, check_seeds, experiment, results_dir
+from lib.config import BASE_ARMS, ROOT, Experiment, check_seeds, results_dir
 from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
+from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment, experiments
 from lib.report import build_report
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
@@ -198,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
     args = parser.parse_args(argv)
     try:
-        experiment(args.profile, PROFILES[args.profile][0].env if args.profile in PROFILES else "")
+        experiments(args.profile)
         seeds = check_seeds(DEFAULT_SEEDS[args.profile] if args.seeds is None else args.seeds)
         if unknown := sorted(set(args.notebooks) - set(names)):
             raise ValueError(f"unknown notebook {unknown[0]!r}; known: {', '.join(names)}")

@@ -14,6 +14,7 @@ line for the first time in RL, and the comparison would be about that. It is eva
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _sources(x: Experiment, *modules: str) -> tuple[str, ...]:
 def base_step(x: Experiment, arm: str = "base") -> Path:
     """The step directory of the base policy that an arm starts from; the model is in its folder `model`."""
     tasks, env_config = train_panel(x), x.arm_env_config(arm)
-    about = {"env": x.env, "env_config": env_config, "tiny": x.base}
+    about = {"env": x.env, "env_config": env_config, "tiny": x.base, "max_context": x.policy.max_context}
     make = partial(_make_base, x, env_config, tasks.tasks)
     sources = _sources(x, "lib.policies.tiny")
     name = f"base-{x.name}" + "-shown" * (env_config != x.env_config)
@@ -72,14 +73,14 @@ def base_step(x: Experiment, arm: str = "base") -> Path:
 def _make_base(x: Experiment, env_config: Any, tasks: tuple, out: Path) -> dict[str, Any]:
     from lib.policies.tiny import train_base  # torch is imported only where something is computed
 
-    return train_base(env_class(x.env), env_config, x.base, tasks, out / "model")
+    return train_base(env_class(x.env), env_config, x.base, x.policy.max_context, tasks, out / "model")
 
 
 def train_step(x: Experiment, arm: str, seed: int) -> Path:
     """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`."""
     run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
     tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
-    about = {"env": x.env, "env_config": env_config, "run": run}
+    about = {"env": x.env, "env_config": env_config, "policy": x.policy, "run": run}
     make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer")
     inputs = [base, tasks.hash, probe.hash]
@@ -90,7 +91,7 @@ def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Pat
     from lib.policies.hf import HFPolicy
     from lib.trainers.trainer import train
 
-    policy = HFPolicy.load(base, max_context=x.base.max_context)
+    policy = HFPolicy.load(base, **asdict(x.policy))
     return train(policy, env_class(x.env), env_config, run, tasks, probe, out)
 
 
@@ -126,7 +127,7 @@ def episodes_step(
     if not (model / weights).is_dir():
         raise ValueError(f"{arm} has no snapshot of update {update}; it has one each {x.train.probe_every} updates")
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
-    about["weights"] = weights
+    about |= {"policy": x.policy, "weights": weights}
     make = partial(_make_episodes, x, env_config, model / weights, tasks.tasks, samples, budget)
     name = f"episodes-{x.name}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
     name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
@@ -142,7 +143,7 @@ def _make_episodes(
 
     cls = env_class(x.env)
     todo = jobs(tasks, samples, budget, x.evaluation.seed)
-    policy = HFPolicy.load(model, max_context=x.base.max_context)
+    policy = HFPolicy.load(model, **asdict(x.policy))
     found = rollout(policy, cls, env_config, todo, quality=cls.has_step_measure, states=True, batch_size=64)
     save_episodes(found, out / "episodes.parquet")
     ends = [e.end.value for e in found]

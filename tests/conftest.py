@@ -23,9 +23,9 @@ def base(lake, tmp_path_factory):
     from lib.policies.tiny import train_base
 
     folder = tmp_path_factory.mktemp("base") / "model"
-    tiny = TinyConfig(hidden=32, layers=2, heads=2, vocabulary=384, max_context=512, demonstrations=240)
+    tiny = TinyConfig(hidden=32, layers=2, heads=2, vocabulary=384, demonstrations=240)
     return SimpleNamespace(
-        folder=folder, tiny=tiny, numbers=train_base(FrozenLake, lake.config, tiny, lake.tasks, folder)
+        folder=folder, tiny=tiny, numbers=train_base(FrozenLake, lake.config, tiny, 512, lake.tasks, folder)
     )
 
 

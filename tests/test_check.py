@@ -234,7 +234,7 @@ def test_the_example_knows_its_exact_values():
 def test_the_example_can_be_trained(tmp_path, monkeypatch):
     x = Experiment(
         profile="mine", env=GUESS, env_config=GuessConfig(),
-        base=TinyConfig(hidden=16, layers=1, heads=2, vocabulary=300, max_context=256, demonstrations=32),
+        base=TinyConfig(hidden=16, layers=1, heads=2, vocabulary=300, demonstrations=32),
         train=TrainConfig(updates=2, tasks_per_update=2, group_size=2, save_every=1, probe_every=2, kl_episodes=1),
         evaluation=EvalConfig(tasks=2, samples=2, train_tasks=2, train_samples=2, ks=(1, 2), budget_k=2),
         train_tasks=8, probe_tasks=2, arms=("oracle_q",), analysed=(),

@@ -6,9 +6,9 @@ import pytest
 
 from lib import curves
 from lib.analyses import claims, verdicts
-from lib.config import experiment
 from lib.figures import claim_intervals, save_figure
 from lib.metrics.intervals import Interval
+from lib.profiles import experiment
 from lib.tables import save_table
 
 X = experiment("tiny")

@@ -4,17 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lib.config import (
-    ARMS,
-    DEFAULT_SEEDS,
-    PROFILES,
-    ROOT,
-    EvalConfig,
-    check_seeds,
-    experiment,
-    results_dir,
-)
+from lib.config import ARMS, ROOT, EvalConfig, check_seeds, results_dir
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.policies.config import PolicyConfig
+from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment
 from lib.trainers.budgets import BudgetMix, Fixed, Staged
 from lib.trainers.config import TrainConfig
 
@@ -70,6 +63,9 @@ def test_turns_of_a_fraction_by_hand():
         (lambda: EvalConfig(samples=4), "K = 8 is larger than n = 4 samples"),
         (lambda: EvalConfig(samples=8, ks=(1, 16)), "K = 16 is larger than n = 8 samples"),
         (lambda: EvalConfig(samples=8, budget_k=9), "K = 9 is larger"),
+        (lambda: PolicyConfig(max_action_tokens=0), "max_action_tokens 0: it must be in 1..1023"),
+        (lambda: PolicyConfig(max_action_tokens=64, max_context=64), "max_action_tokens 64: it must be in 1..63"),
+        (lambda: PolicyConfig(temperature=0.0), "temperature 0.0: it must be > 0"),
         (lambda: check_seeds(1), "seeds=1: at least 2"),
         (lambda: check_seeds(0), "seeds=0: at least 2"),
         (lambda: check_seeds(True), "seeds=True"),

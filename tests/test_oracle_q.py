@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lib.config import experiment
 from lib.envs.base import Env, NoStepMeasure, Task
 from lib.envs.frozenlake import ACTIONS, FrozenLake, FrozenLakeConfig, dynamics, q_star
 from lib.episode import End, Episode, Turn, load_episodes, save_episodes
+from lib.profiles import experiment
 from lib.rollout import jobs, rollout
 from lib.trainers.advantages import oracle_q
 from lib.trainers.config import TrainConfig

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from lib import readme, reproduce, verify
-from lib.config import ROOT, experiment
+from lib.config import ROOT
+from lib.profiles import experiment
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LOCK = ROOT / ".ci" / "requirements.lock"

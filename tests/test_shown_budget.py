@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from lib import stages
-from lib.config import ARMS, experiment
+from lib.config import ARMS
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.policies.config import TinyConfig
+from lib.profiles import experiment
 
 SHOWN = "budgetmix_shown"
 
@@ -21,7 +22,7 @@ def x(tmp_path_factory):
         yield replace(
             smoke,
             env_config=FrozenLakeConfig(size=3, max_turns=6, observation="local"),
-            base=TinyConfig(hidden=32, heads=2, vocabulary=384, max_context=512, demonstrations=160),
+            base=TinyConfig(hidden=32, heads=2, vocabulary=384, demonstrations=160),
             train=replace(smoke.train, updates=1, tasks_per_update=4, group_size=2, probe_every=0),
             evaluation=replace(smoke.evaluation, tasks=3, samples=4, ks=(1, 2), budget_k=2, train_tasks=3),
             train_tasks=8,

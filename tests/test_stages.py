@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from lib import stages
-from lib.config import EvalConfig, Experiment, experiment
+from lib.config import EvalConfig, Experiment
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.episode import load_episodes
 from lib.policies.config import TinyConfig
+from lib.profiles import experiment
 from lib.store import load_manifest
 from lib.trainers.config import TrainConfig
 
@@ -18,7 +19,7 @@ X = Experiment(
     profile="smoke",
     env="frozenlake",
     env_config=FrozenLakeConfig(size=3, max_turns=4, observation="local"),
-    base=TinyConfig(hidden=16, layers=1, heads=2, vocabulary=384, max_context=256, demonstrations=32),
+    base=TinyConfig(hidden=16, layers=1, heads=2, vocabulary=384, demonstrations=32),
     train=TrainConfig(updates=2, tasks_per_update=2, group_size=2, save_every=1, probe_every=2, kl_episodes=1),
     evaluation=EvalConfig(tasks=4, samples=3, train_tasks=2, train_samples=2, ks=(1, 2, 3), budget_k=2),
     train_tasks=6,

@@ -76,11 +76,11 @@ def test_the_mask_covers_exactly_the_demonstrated_actions(lake):
 
 
 def test_the_same_seed_gives_the_same_weights(lake, tmp_path):
-    tiny = TinyConfig(hidden=16, layers=1, heads=2, vocabulary=300, max_context=256, demonstrations=24, batch=4)
+    tiny = TinyConfig(hidden=16, layers=1, heads=2, vocabulary=300, demonstrations=24, batch=4)
     weights = []
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         torch.manual_seed(len(name))
-        train_base(FrozenLake, lake.config, replace(tiny, seed=seed), lake.tasks, tmp_path / name)
+        train_base(FrozenLake, lake.config, replace(tiny, seed=seed), 256, lake.tasks, tmp_path / name)
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
 

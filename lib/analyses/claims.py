@@ -20,7 +20,6 @@ import pandas as pd
 from lib.analyses import error_states as errors
 from lib.analyses import likelihood as nll
 from lib.analyses import step_quality as quality
-from lib.analyses.config import AnalysisConfig
 from lib.analyses.dynamics import change
 from lib.analyses.stages import error_states, likelihood, matched_states, training_dynamics
 from lib.analyses.verdicts import Claim, below, row, verdict, weakest
@@ -36,7 +35,7 @@ FLAT = 0.02  # a rise of R_single of less than this counts as none
 
 
 def _visited_errors(x: Experiment, seed: int) -> pd.DataFrame:
-    return errors.at_delta(error_states(x, "grpo", seed), AnalysisConfig().delta, "visited")
+    return errors.at_delta(error_states(x, "grpo", seed), x.analysis.delta, "visited")
 
 
 def c1_breadth(x: Experiment, seeds: Sequence[int]) -> Claim:
@@ -72,9 +71,7 @@ def c3a_minority(x: Experiment, seeds: Sequence[int]) -> Claim:
 def c3b_better_action(x: Experiment, seeds: Sequence[int]) -> Claim:
     """C3b (§3.3): in error states RL picks the better action; ties count half for each."""
     share = np.array([errors.picks_better(_visited_errors(x, s)) for s in seeds])
-    rule = (
-        f"share of error states (loss >= {AnalysisConfig().delta}) at which GRPO's actions are better, ties half, > 0.5"
-    )
+    rule = f"share of error states (loss >= {x.analysis.delta}) at which GRPO's actions are better, ties half, > 0.5"
     statement = "In error states RL picks the better action"
     paper = "65.7 % (FrozenLake), 67.3 % (DeepCoder-MT)"
     return row(x, "C3b", statement, share, paper, rule, boundary=0.5, verdict=verdict(seed_interval(share), 0.5))
@@ -84,7 +81,7 @@ def c3c_continuation(x: Experiment, seeds: Sequence[int]) -> Claim:
     """C3c (§3.3): continuation success from the same error states, GRPO minus base."""
     found = [_visited_errors(x, s) for s in seeds]
     gap = [errors.continuation_success(d, "rl") - errors.continuation_success(d, "base") for d in found]
-    rule = f"continuation success from error states (loss >= {AnalysisConfig().delta}), GRPO minus base, > 0"
+    rule = f"continuation success from error states (loss >= {x.analysis.delta}), GRPO minus base, > 0"
     paper = "51.3 vs 38.6 % (FrozenLake), 38.5 vs 22.9 % (DeepCoder-MT)"
     return row(x, "C3c", "RL recovers from error states more often", np.array(gap), paper, rule)
 

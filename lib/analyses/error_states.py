@@ -1,6 +1,7 @@
 """Error states (§3.3): moments at which the agent has gone wrong; who acts better there, and who still gets home?
 
-A step is an error when it loses at least delta of step quality: best quality of the state minus that of the action.
+A step is an error when it loses at least delta of step quality (`Env.step_loss`; where V* is known: best quality of the
+state minus that of the action).
 Two constructions, both a proxy as the paper says of its own: "visited", the state after an error in a stored episode;
 "forced", the state after a uniformly random error that is played in a stored state, so that no policy chose it.
 """
@@ -17,7 +18,7 @@ import pandas as pd
 from lib.analyses.clustered import clustered_mean
 from lib.analyses.config import AnalysisConfig
 from lib.analyses.continuation import continue_from
-from lib.analyses.states import State, best_quality, shuffled_turns, stable_seed, state_at
+from lib.analyses.states import State, shuffled_turns, stable_seed, state_at
 from lib.analyses.step_quality import compare_actions
 from lib.envs.base import Env
 from lib.episode import Episode
@@ -37,11 +38,10 @@ def visited_error_states(
         found: list[State] = []
         while len(found) < per_task and (at := next(turns, None)):
             episode, i = at
-            quality = episode.turns[i].quality
-            if math.isnan(quality):
+            if math.isnan(episode.turns[i].quality):
                 raise ValueError(f"episode {episode.task}/{episode.sample} has no step quality: use quality=True")
             env.restore(state_at(source, episode, i).snapshot)
-            loss = best_quality(env) - quality
+            loss = env.step_loss(episode.turns[i].text)
             if loss >= delta - _EPS:
                 found.append(state_at(source, episode, i + 1, loss))
         out += found
@@ -71,8 +71,7 @@ def forced_error_states(
 
 def _force(env: Env, policy: HFPolicy, s: State, delta: float, seed: int) -> State | None:
     env.restore(s.snapshot)
-    qualities = {a: env.step_quality(a) for a in env.action_names}
-    losses = {a: max(qualities.values()) - q for a, q in qualities.items()}
+    losses = {a: env.step_loss(a) for a in env.action_names}
     bad = [a for a, loss in losses.items() if loss >= delta - _EPS]
     if not bad:
         return None

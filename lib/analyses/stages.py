@@ -11,6 +11,7 @@ Each compares the RL policy of (arm, seed) with the base policy that it was trai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,11 @@ def _found_or_made(
 ) -> pd.DataFrame:
     if arm not in x.arms:
         raise ValueError(f"arm {arm!r}: {x.profile}/{x.env} has {', '.join(x.arms)}, compared with the base policy")
-    analysis = analysis or AnalysisConfig()
+    analysis = analysis or x.analysis
     base = "base_shown" if x.shows_budget(arm) and not x.env_config.show_budget else "base"
     steps = base_step(x, base), train_step(x, arm, seed)
     played = episodes_step(x, base), episodes_step(x, arm, seed)
-    about = {"env": x.env, "env_config": x.arm_env_config(arm), "analysis": analysis}
+    about = {"env": x.env, "env_config": x.arm_env_config(arm), "policy": x.policy, "analysis": analysis}
     sources = module, __name__, env_class(x.env).__module__
     fn = partial(_make, x, base, arm, seed, analysis, make, steps)
     name = f"{kind}-{x.name}-{arm}-s{seed}"
@@ -105,7 +106,7 @@ def _make(
 ) -> dict[str, Any]:  # fmt: skip
     from lib.policies.hf import HFPolicy  # torch is imported only where something is computed
 
-    base, rl = (HFPolicy.load(s / "model", max_context=x.base.max_context) for s in steps)
+    base, rl = (HFPolicy.load(s / "model", **asdict(x.policy)) for s in steps)
     rollouts = episodes(x, base_arm), episodes(x, arm, seed)
     df = make(x, env_class(x.env), x.arm_env_config(arm), base, rl, *rollouts, analysis)
     df.to_parquet(out / "table.parquet", index=False)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.envs.base import Env
 from lib.episode import End, Episode
 from lib.policies.hf import HFPolicy
 
@@ -83,12 +82,6 @@ def draw_states(episodes: Iterable[Episode], source: str, per_task: int, seed: i
             raise ValueError(f"{per_task} states of task {task} asked for, its {source} episodes have {len(found)}")
         out += found
     return out
-
-
-def best_quality(env: Env) -> float:
-    """The best step quality in the present state: V* where the environment knows it, else 1, the best that a measure
-    can be."""
-    return env.value() if type(env).value is not Env.value else 1.0
 
 
 def check_same_tokens(a: HFPolicy, b: HFPolicy) -> None:

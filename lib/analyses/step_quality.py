@@ -15,7 +15,7 @@ import pandas as pd
 from lib.analyses.clustered import clustered_mean
 from lib.analyses.config import AnalysisConfig
 from lib.analyses.sampling import sample_actions, text_probabilities
-from lib.analyses.states import State, best_quality, check_same_tokens, draw_states, stable_seed
+from lib.analyses.states import State, check_same_tokens, draw_states, stable_seed
 from lib.envs.base import Env
 from lib.episode import Episode
 from lib.policies.hf import HFPolicy
@@ -44,8 +44,8 @@ def compare_actions(
 ) -> pd.DataFrame:
     """Mean step quality of G actions of each policy at each state, one row a state.
 
-    Columns: source, task, sample, turn (t, from 1), depth (d_t = t / Tmax), turns_left, loss; best: the best quality of
-    the state (`best_quality`); quality_base, quality_rl: means over `analysis.group` actions; difference (RL − base);
+    Columns: source, task, sample, turn (t, from 1), depth (d_t = t / Tmax), turns_left, loss; best: see
+    `Env.best_quality`; quality_base, quality_rl: means over `analysis.group` actions; difference (RL − base);
     outcome: "better", "equal" (within `analysis.tie`) or "worse". And without sampling noise, NaN where the environment
     names no action texts: exact_base, exact_rl, exact_difference, exact_outcome, with the probability other_base,
     other_rl of all else but the action texts counted at the quality of an answer without an action.
@@ -68,7 +68,7 @@ def compare_actions(
         quality = {t: env.step_quality(t) for t in [*texts, *env.action_names, ""]}
         row = {"source": s.source, "task": s.task, "sample": s.sample, "turn": s.turn}
         row |= {"depth": s.turn / config.max_turns, "turns_left": s.budget - s.turn + 1, "loss": s.loss}
-        row["best"] = best_quality(env)
+        row["best"] = env.best_quality()
         for name in drawn:
             row[f"quality_{name}"] = np.mean([quality[t] for t in drawn[name][i]])
         for name, p in exact.items():

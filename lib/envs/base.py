@@ -127,6 +127,19 @@ class Env(ABC):
         """
         raise NoStepMeasure(f"{self.name} has no exact state value")
 
+    def best_quality(self) -> float:
+        """The best step quality in the present state: V* where `value` knows it, else 1, the best a measure can be."""
+        return self.value() if type(self).value is not Env.value else 1.0
+
+    def step_loss(self, action: str) -> float:
+        """Step quality that `action` loses in the present state, in [0, 1]; an action that loses much leads to an error
+        state (§3.3). Does not change the state.
+
+        Default: best quality minus that of the action. An environment in which a sensible action can rate 0 (a look
+        around, a first attempt) overrides it and says what counts as going wrong.
+        """
+        return self.best_quality() - self.step_quality(action)
+
     def close(self) -> None:  # noqa: B027 (optional)
         """Free what the episode holds (processes, connections). Called by the rollout engine at the end."""
 

@@ -1,4 +1,4 @@
-"""The configuration of the tiny base policy (light to import: no torch)."""
+"""How policies are run, and the tiny base policy (light to import: no torch)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,34 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
 @dataclass(frozen=True)
+class PolicyConfig:
+    """How a model is loaded and sampled, the arguments of `lib.policies.hf.HFPolicy.load`.
+
+    max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
+    episode ends as out of budget. temperature: divides the logits, in sampling and in scoring alike.
+    """
+
+    max_action_tokens: int = 8
+    max_context: int = 1024
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        if not 1 <= self.max_action_tokens < self.max_context:
+            raise ValueError(
+                f"max_action_tokens {self.max_action_tokens}: it must be in 1..{self.max_context - 1}, as "
+                f"max_context is {self.max_context}"
+            )
+        if self.temperature <= 0:
+            raise ValueError(f"temperature {self.temperature}: it must be > 0")
+
+
+@dataclass(frozen=True)
 class TinyConfig:
     """The tiny base policy and its supervised training.
 
     hidden, layers, heads: shape of the Qwen3 model (feed-forward width is 3 times hidden, as in Qwen3; the key-value
     heads equal the heads, as grouping saves nothing at this size). vocabulary: upper limit of the byte-level BPE.
-    max_context: longest sequence in tokens. demonstrations: episodes shown. epochs, batch: passes over them and
+    demonstrations: episodes shown. epochs, batch: passes over them and
     episodes a step. lr: peak of a one-cycle schedule. seed: of weights, data and order.
     """
 
@@ -21,7 +43,6 @@ class TinyConfig:
     layers: int = 2
     heads: int = 4
     vocabulary: int = 512
-    max_context: int = 1024
     demonstrations: int = 4000
     epochs: int = 1
     batch: int = 8

@@ -87,17 +87,20 @@ def tokenise(chat: ChatFormat, conversation: list[dict]) -> tuple[torch.Tensor, 
     return torch.tensor(ids), torch.tensor(mask)
 
 
-def train_base(env_class: type[Env], config: Any, tiny: TinyConfig, tasks: Sequence[Task], out: Path) -> dict[str, Any]:
+def train_base(
+    env_class: type[Env], config: Any, tiny: TinyConfig, max_context: int, tasks: Sequence[Task], out: Path
+) -> dict[str, Any]:  # fmt: skip
     """Train the tiny base policy on `tasks` and save model and tokenizer in the folder `out`.
 
+    max_context: the model's, in tokens; demonstrations are cut there.
     Returns the numbers for the manifest: parameters, tokens seen, the loss (nats an action token) of the first and
     last twentieth of the steps.
     """
     talks = demonstrate(env_class, config, tasks, tiny.demonstrations, tiny.seed)
-    tokenizer = train_tokenizer(talks, tiny.vocabulary, tiny.max_context)
+    tokenizer = train_tokenizer(talks, tiny.vocabulary, max_context)
     chat = ChatFormat(tokenizer)
     data = [tokenise(chat, c) for c in talks]
-    data = [(ids[: tiny.max_context], mask[: tiny.max_context]) for ids, mask in data]
+    data = [(ids[:max_context], mask[:max_context]) for ids, mask in data]
     torch.manual_seed(tiny.seed)
     model = Qwen3ForCausalLM(
         Qwen3Config(
@@ -108,7 +111,7 @@ def train_base(env_class: type[Env], config: Any, tiny: TinyConfig, tasks: Seque
             num_attention_heads=tiny.heads,
             num_key_value_heads=tiny.heads,
             head_dim=tiny.hidden // tiny.heads,
-            max_position_embeddings=tiny.max_context,
+            max_position_embeddings=max_context,
             tie_word_embeddings=True,
             initializer_range=0.5 * tiny.hidden**-0.5,
             rope_parameters={"rope_type": "default", "rope_theta": 10000.0},

@@ -1,0 +1,57 @@
+"""The profiles: the experiments that `make reproduce PROFILE=…` runs, one for each environment.
+
+`experiment("tiny", "frozenlake")` is one of them, `experiments("tiny")` are all; a profile changes values, never the
+code path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lib.config import Experiment
+from lib.envs.frozenlake import FrozenLakeConfig
+from lib.trainers.config import TrainConfig
+
+
+def _tiny_frozenlake() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="frozenlake",
+        env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
+        train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
+        arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
+    )
+
+
+def _smoke(x: Experiment) -> Experiment:
+    return replace(
+        x,
+        profile="smoke",
+        base=replace(x.base, demonstrations=400),
+        train=replace(x.train, updates=4, save_every=2, probe_every=2),
+        evaluation=replace(x.evaluation, tasks=20, train_tasks=10),
+        train_tasks=50,
+        probe_tasks=5,
+    )
+
+
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
+
+
+def experiment(profile: str, env: str = "frozenlake") -> Experiment:
+    """The experiment of an environment in a profile. Raises ValueError for an unknown name of either."""
+    if profile not in PROFILES:
+        raise ValueError(f"unknown profile {profile!r}; known: {', '.join(PROFILES)}")
+    for x in PROFILES[profile]:
+        if x.env == env:
+            return x
+    raise ValueError(f"profile {profile} has no {env!r}; it has {', '.join(x.env for x in PROFILES[profile])}")
+
+
+def experiments(profile: str, env: str = "all") -> tuple[Experiment, ...]:
+    """The experiment of an environment, or "all" of a profile. Raises ValueError for an unknown name of either."""
+    if env != "all" or profile not in PROFILES:
+        return (experiment(profile, env),)
+    return PROFILES[profile]
