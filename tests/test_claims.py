@@ -53,6 +53,19 @@ def test_c1_needs_every_k(monkeypatch):
     assert c.verdict == "opposite" and "K = 8" in c.rule and c.estimate == pytest.approx(-0.2)
 
 
+@pytest.mark.parametrize(
+    ("ppo", "expected"),
+    [([0.51, 0.52, 0.5], "supported"), ([0.7, 0.71, 0.69], "opposite"), ([0.5, 0.6, 0.56], "inconclusive")],
+)
+def test_c6b_asks_that_no_method_leads_by_the_margin(monkeypatch, ppo, expected):
+    rates(
+        monkeypatch, {"grpo": lambda k, t: [0.5] * 3, "gigpo": lambda k, t: [0.4, 0.41, 0.4], "ppo": lambda k, t: ppo}
+    )
+    c = claims.c6b_dense_signals(X, [0, 1, 2])
+    assert c.verdict == expected and c.estimate == pytest.approx(np.mean(ppo) - 0.5) and "shown: ppo" in c.rule
+    assert "C6b" not in claims.claims_of(X)  # FrozenLake has an exact oracle: C6a
+
+
 def test_c2_is_a_difference_of_leads(monkeypatch):
     rates(
         monkeypatch, {"base": lambda k, t: [0.2] * 3, "grpo": lambda k, t: np.array([0.5, 0.51, 0.49]) - (t < 20) * 0.2}

@@ -25,7 +25,7 @@ from lib.analyses.stages import error_states, likelihood, matched_states, traini
 from lib.analyses.verdicts import Claim, below, row, verdict, weakest
 from lib.config import Experiment
 from lib.curves import per_seed
-from lib.envs.base import env_class
+from lib.envs.base import Env, env_class
 from lib.metrics.intervals import seed_interval
 
 TIGHT = (0.25, 0.5, 0.75)  # of Tmax: the budgets at which §5.4 compares
@@ -153,6 +153,20 @@ def c6a_process_reward(x: Experiment, seeds: Sequence[int]) -> Claim:
     return row(x, "C6a", statement, leads[worst], "curves", rule, verdict=outcome)
 
 
+def c6b_dense_signals(x: Experiment, seeds: Sequence[int]) -> Claim:
+    """C6b (§5.1): where no exact step oracle exists, GiGPO and PPO do not help under tight budgets: the lead of each over
+    GRPO, the mean over 25, 50 and 75 % of Tmax (K = 1), is below the margin. End point: the lead that reaches highest."""
+    ts = [x.turns(f) for f in TIGHT]
+    leads = {
+        a: np.mean([per_seed(x, a, seeds, 1, t) - per_seed(x, "grpo", seeds, 1, t) for t in ts], 0)
+        for a in ("gigpo", "ppo")
+    }
+    worst, outcome = weakest({a: PARITY - lead for a, lead in leads.items()})
+    rule = f"success of GiGPO and of PPO minus GRPO, mean over T = {ts}, < {PARITY} for both; shown: {worst}"
+    statement = "Without an exact step oracle, GiGPO and PPO do not help under tight budgets"
+    return row(x, "C6b", statement, leads[worst], "curves", rule, boundary=PARITY, side="<", verdict=outcome)
+
+
 def c7_budgetmix(x: Experiment, seeds: Sequence[int]) -> Claim:
     """C7 (§5.4): BudgetMix beats full-budget RL at 25, 50 and 75 % of Tmax. End point: the mean of the three leads."""
     ts = [x.turns(f) for f in TIGHT]
@@ -190,18 +204,17 @@ def c7_parity(x: Experiment, seeds: Sequence[int]) -> Claim:
 _STEPWISE = {"C3a": c3a_minority, "C3b": c3b_better_action, "C3c": c3c_continuation, "C3d": c3d_late}
 CLAIMS: dict[str, Callable[[Experiment, Sequence[int]], Claim]] = {
     "C1": c1_breadth, "C2": c2_depth, **_STEPWISE, "C4a": c4a_plausible, "C4b": c4b_trajectories, "C5": c5_dynamics,
-    "C6a": c6a_process_reward, "C7": c7_budgetmix, "C7-parity": c7_parity,
+    "C6a": c6a_process_reward, "C6b": c6b_dense_signals, "C7": c7_budgetmix, "C7-parity": c7_parity,
 }  # fmt: skip
 
 
 def claims_of(x: Experiment) -> list[str]:
     """The claims that an experiment can speak of: it has the arms, and the step measure where one is needed."""
-    needs = {"C6a": {"oracle_q", "gigpo"}, "C7": {"budgetmix"}, "C7-parity": {"budgetmix"}}
-    measured = env_class(x.env).has_step_measure
-    return [
-        c for c in CLAIMS
-        if {"grpo"} | needs.get(c, set()) <= set(x.arms) and (measured or c not in (*_STEPWISE, "C5"))
-    ]  # fmt: skip
+    needs = {"C6a": {"oracle_q", "gigpo"}, "C6b": {"gigpo", "ppo"}, "C7": {"budgetmix"}, "C7-parity": {"budgetmix"}}
+    left_out = set() if env_class(x.env).has_step_measure else {*_STEPWISE, "C5"}
+    left_out |= {"C6b"} if env_class(x.env).value is not Env.value else set()  # it is about environments without Q*
+    left_out |= set() if "grpo" in x.analysed else {*_STEPWISE, "C4a", "C4b"}
+    return [c for c in CLAIMS if c not in left_out and {"grpo"} | needs.get(c, set()) <= set(x.arms)]
 
 
 def claims_table(experiments: Sequence[Experiment], seeds: Sequence[int]) -> pd.DataFrame:
