@@ -154,8 +154,9 @@ def c6a_process_reward(x: Experiment, seeds: Sequence[int]) -> Claim:
 
 
 def c6b_dense_signals(x: Experiment, seeds: Sequence[int]) -> Claim:
-    """C6b (§5.1): where no exact step oracle exists, GiGPO and PPO do not help under tight budgets: the lead of each over
-    GRPO, the mean over 25, 50 and 75 % of Tmax (K = 1), is below the margin. End point: the lead that reaches highest."""
+    """C6b (§5.1): where no exact step oracle exists, GiGPO and PPO do not help under tight budgets: the lead of each
+    over GRPO, the mean over 25, 50 and 75 % of Tmax (K = 1), is below the margin. End point: the lead that reaches
+    highest."""
     ts = [x.turns(f) for f in TIGHT]
     leads = {
         a: np.mean([per_seed(x, a, seeds, 1, t) - per_seed(x, "grpo", seeds, 1, t) for t in ts], 0)
