@@ -117,6 +117,11 @@ class Experiment:
         return env_class(self.env).name
 
     @property
+    def title(self) -> str:
+        """The environment's name in figures."""
+        return env_class(self.env).title or self.name
+
+    @property
     def t_max(self) -> int:
         return self.env_config.max_turns
 
@@ -144,6 +149,11 @@ class Experiment:
         if arm not in (*ARMS, *BASE_ARMS):
             raise ValueError(f"unknown arm {arm!r}; known: {', '.join((*BASE_ARMS, *ARMS))}")
         return self.env_config.show_budget or (arm == "base_shown" if arm in BASE_ARMS else ARMS[arm].show_budget)
+
+    def base_arm(self, arm: str) -> str:
+        """The base policy that an arm starts from and is compared with: "base_shown" for one that is told its budget
+        where the others are not."""
+        return "base_shown" if self.shows_budget(arm) and not self.env_config.show_budget else "base"
 
     def arm_env_config(self, arm: str) -> Any:
         return replace(self.env_config, show_budget=True) if self.shows_budget(arm) else self.env_config

@@ -23,7 +23,7 @@ def pass_curves(
     x: Experiment, policies: Sequence[str], seeds: Sequence[int], ks: Sequence[int], ts: Sequence[int],
     split: str = "test",
 ) -> pd.DataFrame:  # fmt: skip
-    """Pass@(K,T) of policies: columns policy, seed ("mean" for the mean over seeds), K, T, pass, low, high.
+    """Pass@(K,T) of policies: columns environment, policy, seed ("mean": over seeds), K, T, pass, low, high.
 
     low and high are on the mean rows only: a 95 % bootstrap band over tasks, of each task's mean over seeds.
     """
@@ -35,13 +35,13 @@ def pass_curves(
         band = task_curve_interval(mean)
         for i, k in enumerate(ks):
             for j, t in enumerate(ts):
-                at = {"policy": label(policy), "K": int(k), "T": int(t)}
+                at = {"environment": x.env, "policy": label(policy), "K": int(k), "T": int(t)}
                 low, high = band[:, i, j]
                 rows.append(at | {"seed": "mean", "pass": mean[:, i, j].mean(), "low": low, "high": high})
                 if policy != "base":
                     each = zip(which, per_seed, strict=True)
                     rows += [at | {"seed": str(s), "pass": p[:, i, j].mean()} for s, p in each]
-    return pd.DataFrame(rows, columns=["policy", "seed", "K", "T", "pass", "low", "high"])
+    return pd.DataFrame(rows, columns=["environment", "policy", "seed", "K", "T", "pass", "low", "high"])
 
 
 def bound_curve(x: Experiment, ks: Sequence[int], ts: Sequence[int]) -> pd.DataFrame | None:
@@ -50,7 +50,14 @@ def bound_curve(x: Experiment, ks: Sequence[int], ts: Sequence[int]) -> pd.DataF
         return None
     bound = frozenlake_bound(x.env_config, test_panel(x).tasks, list(ks), list(ts))
     rows = [
-        {"policy": "Structural bound", "seed": "mean", "K": int(k), "T": int(t), "pass": bound[i, j]}
+        {
+            "environment": x.env,
+            "policy": "Structural bound",
+            "seed": "mean",
+            "K": int(k),
+            "T": int(t),
+            "pass": bound[i, j],
+        }
         for i, k in enumerate(ks)
         for j, t in enumerate(ts)
     ]
@@ -67,13 +74,13 @@ def per_seed(x: Experiment, policy: str, seeds: Sequence[int], k: int, t: int, s
 def lead_table(
     x: Experiment, pairs: Sequence[tuple[str, str]], seeds: Sequence[int], points: Sequence[tuple[int, int]]
 ) -> pd.DataFrame:
-    """Leads of policies over others at (K, T) points, paired over training seeds: columns policy, over, K, T, lead,
-    low, high (95 % t interval over seeds), and one of each seed's lead."""
+    """Leads of policies over others at (K, T) points, paired over training seeds: columns environment, policy, over, K,
+    T, lead, low, high (95 % t interval over seeds), and one of each seed's lead."""
     rows = []
     for a, b in pairs:
         for k, t in points:
             values = per_seed(x, a, seeds, k, t), per_seed(x, b, seeds, k, t)
-            rows.append(_lead_row(label(a), label(b), k, t, *values, seeds))
+            rows.append({"environment": x.env} | _lead_row(label(a), label(b), k, t, *values, seeds))
     return pd.DataFrame(rows)
 
 
@@ -84,7 +91,8 @@ def equal_tokens_table(x: Experiment, seeds: Sequence[int], points: Sequence[tup
     for k, t in points:
         ours = per_seed(x, "budgetmix", seeds, k, t)
         theirs = [surface(x, "grpo", s, (k,), (t,), update=u).mean() for s, u in zip(seeds, updates, strict=True)]
-        rows.append(_lead_row(label("budgetmix"), "GRPO at equal tokens", k, t, ours, np.array(theirs), seeds))
+        row = _lead_row(label("budgetmix"), "GRPO at equal tokens", k, t, ours, np.array(theirs), seeds)
+        rows.append({"environment": x.env} | row)
     return pd.DataFrame(rows).assign(updates="/".join(map(str, updates)))
 
 

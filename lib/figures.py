@@ -3,9 +3,11 @@ structural bound = dashed line. Colours are Okabe and Ito's, which colour-blind 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -16,6 +18,7 @@ from lib.config import ARMS, results_dir
 from lib.tables import write_whole
 
 BOUND = "Structural bound"
+_AXES = {"K": "K (samples)", "T": "T (turns)"}
 _OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7A5195", "#555555")
 COLOURS = {"Base": "#000000", BOUND: "#888888"} | {
     arm.label: colour for arm, colour in zip(ARMS.values(), _OKABE_ITO, strict=False)
@@ -28,6 +31,23 @@ def use_style() -> None:
     matplotlib.rcParams.update({"figure.dpi": 110, "savefig.dpi": 200, "axes.spines.top": False, "pdf.fonttype": 42,
                                 "axes.spines.right": False, "legend.frameon": False,
                                 "figure.constrained_layout.use": True, "svg.hashsalt": "0"})  # fmt: skip
+
+
+def panels(environments: Sequence[str], width: float = 3.1, height: float = 2.5) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with one panel an environment, three in a row, and the axes by the names given."""
+    n = len(environments)
+    columns = min(3, n)
+    rows = -(-n // columns)
+    fig, axes = plt.subplots(rows, columns, figsize=(max(4.5, columns * width), rows * height + 0.5), squeeze=False)
+    for ax in axes.flat[n:]:
+        ax.remove()
+    return fig, dict(zip(environments, axes.flat, strict=False))
+
+
+def shared_legend(fig: Figure) -> None:
+    """One legend for all panels below them."""
+    known = {label: h for ax in fig.axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    fig.legend(known.values(), known, loc="outside lower center", ncols=min(4, len(known)), fontsize=8)
 
 
 def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, bands: bool = True) -> None:
@@ -45,8 +65,9 @@ def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None =
             ax.fill_between(mean[axis], mean.low, mean.high, color=colour, alpha=0.15, lw=0)
     if bound is not None:
         ax.plot(bound[axis], bound["pass"], color=COLOURS[BOUND], lw=1.5, ls="--", label=BOUND)
-    ax.set_xticks(sorted(data[axis].unique()))
-    ax.set_ylim(0, 1.02)
+    points = sorted(data[axis].unique())
+    ax.set_xticks(points if len(points) <= 8 else range(0, max(points) + 1, max(1, max(points) // 5)))
+    ax.set(xlabel=_AXES[axis], ylabel=f"Pass@{axis}", ylim=(0, 1.02))
 
 
 def leads(table: pd.DataFrame, ax: Axes, axis: str = "T") -> None:
@@ -62,6 +83,7 @@ def leads(table: pd.DataFrame, ax: Axes, axis: str = "T") -> None:
             ax.plot(where, g[column], ".", color=COLOURS[policy], ms=3, alpha=0.6)
     ax.axhline(0, color="#444444", lw=1)
     ax.set_xticks(sorted(table[axis].unique()))
+    ax.set_xlabel(_AXES[axis])
 
 
 def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
@@ -70,12 +92,12 @@ def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
     rl, base = (means[means.policy == p].pivot(index="K", columns="T", values="pass") for p in (policy, "Base"))
     gap = rl - base
     limit = max(0.05, float(np.abs(gap.to_numpy()).max()))
-    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax, cbar_kws={"label": f"{policy} − Base"})
+    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax)
     ax.invert_yaxis()
     xs, ys = np.arange(gap.shape[1]) + 0.5, np.arange(gap.shape[0]) + 0.5
     lines = ax.contour(xs, ys, gap.to_numpy(), levels=5, colors="#333333", linewidths=0.7)
     ax.clabel(lines, fmt="%.2f", fontsize=7)
-    ax.set(xlabel="T (turns)", ylabel="K (samples)")
+    ax.set(xlabel=_AXES["T"], ylabel=_AXES["K"])
 
 
 def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Path:

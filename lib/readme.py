@@ -13,15 +13,10 @@ import sys
 import pandas as pd
 
 from lib.config import ROOT, results_dir
+from lib.sections import SECTIONS
 from lib.tables import write_whole
 
 README = ROOT / "README.md"
-SECTIONS = {
-    "01_pass_kt": ("§2.2", ""), "02_breadth": ("§3.1", "C1"), "03_depth": ("§3.2", "C2"),
-    "04_step_quality": ("§3.3", "C3a–C3d"), "05_likelihood": ("§4.1", "C4a, C4b"),
-    "06_training_dynamics": ("§4.2", "C5"),
-    "07_process_supervision": ("§5.1", "C6a"), "08_budgetmix": ("§5.2–5.4", "C7"), "10_claims": ("", "all"),
-}  # fmt: skip
 
 
 def claims_markdown(claims: pd.DataFrame) -> str:
@@ -41,8 +36,8 @@ def claims_markdown(claims: pd.DataFrame) -> str:
 def sections_markdown() -> str:
     """Which notebook answers which claim, and the command that runs it alone."""
     rows = [
-        [claim, section, f"[{name}](notebooks/{name}.ipynb)", f"`make reproduce NOTEBOOKS={name}`"]
-        for name, (section, claim) in SECTIONS.items()
+        [", ".join(s.claims), s.paper, f"[{name}](notebooks/{name}.ipynb)", f"`make reproduce NOTEBOOKS={name}`"]
+        for name, s in SECTIONS.items()
     ]
     return pd.DataFrame(rows, columns=["claim", "section", "notebook", "command"]).to_markdown(index=False)
 

@@ -24,11 +24,11 @@ from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from lib.config import ROOT, results_dir
+from lib.config import results_dir
 from lib.profiles import PROFILES
+from lib.sections import applicable
 from lib.tables import write_whole
 
-NOTEBOOKS = ROOT / "notebooks"
 CLAIM_COLUMNS = (
     "claim",
     "environment",
@@ -43,7 +43,7 @@ CLAIM_COLUMNS = (
 )
 # No widgets, JavaScript or SVG: what stands in a page can neither run nor fetch anything.
 SHOWN_OUTPUTS = ["text/html", "image/png", "image/jpeg", "text/markdown", "text/plain"]
-_SAVES = re.compile(r"""save_(figure|table)\(\s*\w+,\s*f?["']([^"']+)["']""")
+_SAVES = re.compile(r"""save_(figure|table)\(\s*\w+(?:\(\w+\))?,\s*f?["']([^"']+)["']""")
 
 
 def build_report(profile: str) -> Path:
@@ -60,9 +60,9 @@ def build_report(profile: str) -> Path:
     if manifest["profile"] != profile:
         raise ValueError(f"the manifest in {folder} is of profile {manifest['profile']!r}: run {command}")
     notebooks = {}
-    for source in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-        executed = _need(folder / "executed" / source.name, f"{command} NOTEBOOKS={source.stem}")
-        notebooks[source.stem] = nbformat.read(executed, as_version=4)
+    for name in applicable(profile):
+        executed = _need(folder / "executed" / f"{name}.ipynb", f"{command} NOTEBOOKS={name}")
+        notebooks[name] = nbformat.read(executed, as_version=4)
     left = {(kind, stem): files for kind in ("figure", "table") for stem, files in _files(folder / f"{kind}s").items()}
     claims_files = _links(left.pop(("table", "claims")))
     sections = [

@@ -27,12 +27,11 @@ from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
 from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment, experiments
 from lib.report import build_report
+from lib.sections import LAST, SECTIONS, applicable
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
 from lib.tables import write_whole
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-LAST = "10_claims"  # reads what the others leave
 POLL_S = 5.0
 
 
@@ -79,24 +78,23 @@ def _start_worker() -> None:
 
 
 def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
-    """Work off all runs of a profile. Raises RuntimeError that names every run that failed, after the others ended."""
+    """Work off all runs of a profile: base policies first, then the arms of each as soon as it is there.
+
+    Raises RuntimeError that names every run that failed, after the others ended.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
     context = multiprocessing.get_context("spawn")
     with cf.ProcessPoolExecutor(workers, context, _start_worker) as pool:
-        bases = {
-            pool.submit(_base, profile, x.env, arm): f"{arm} policy of {x.env}"
-            for x in PROFILES[profile]
-            for arm in BASE_ARMS
-            if arm == "base" or any(x.shows_budget(a) for a in x.arms)
-        }
-        failed = _wait(bases)
-        if not failed:
-            runs = {
-                pool.submit(work, profile, x.env, arm, s): run_name(x.name, arm, s)
-                for x in PROFILES[profile]
-                for arm, s in plan(x, seeds)
-            }
-            failed = _wait(runs)
+        following: dict[cf.Future, list[tuple[Callable, str]]] = {}
+        names = {}
+        for x in PROFILES[profile]:
+            for base in BASE_ARMS:
+                runs = [(a, s) for a, s in plan(x, seeds) if x.base_arm(a) == base]
+                if runs:
+                    f = pool.submit(_base, profile, x.env, base)
+                    names[f] = f"{base} policy of {x.env}"
+                    following[f] = [(partial(work, profile, x.env, a, s), run_name(x.name, a, s)) for a, s in runs]
+        failed = _wait(pool, names, following)
     if failed:
         raise RuntimeError("these runs failed:\n" + "\n".join(f"  {n}: {e}" for n, e in failed.items()))
 
@@ -105,21 +103,29 @@ def _base(profile: str, env: str, arm: str) -> None:
     base_step(experiment(profile, env), arm)
 
 
-def _wait(futures: dict[cf.Future, str]) -> dict[str, str]:
-    """Wait for all, telling the progress of each run; the errors of those that failed."""
-    start, failed, pending = time.monotonic(), {}, set(futures)
+def _wait(
+    pool: cf.Executor, names: dict[cf.Future, str], following: dict[cf.Future, list[tuple[Callable, str]]]
+) -> dict[str, str]:
+    """Wait for all, start what follows on each, tell the progress; the errors of those that failed."""
+    start, failed, pending, done_before = time.monotonic(), {}, set(names), 0
+    total = len(names) + sum(map(len, following.values()))
     while pending:
         done, pending = cf.wait(pending, POLL_S, cf.FIRST_COMPLETED)
         for f in done:
-            error = f.exception()
-            if error:
-                failed[futures[f]] = f"{type(error).__name__}: {error}"
-            _say(f"{'FAILED' if error else 'done'}  {futures[f]}")
-        lines = [line for f in pending if f.running() and (line := progress(futures[f]))]
+            after = following.get(f, [])
+            if error := f.exception():
+                failed[names[f]] = f"{type(error).__name__}: {error}"
+                total -= len(after)
+            else:
+                started = {pool.submit(call): name for call, name in after}
+                names, pending = names | started, pending | set(started)
+            _say(f"{'FAILED' if error else 'done'}  {names[f]}")
+        done_before += len(done)
+        lines = [line for f in pending if f.running() and (line := progress(names[f]))]
         waited = time.monotonic() - start
-        left = f", about {_clock(waited / (len(futures) - len(pending)) * len(pending))} left" if done else ""
+        left = f", about {_clock(waited / done_before * (total - done_before))} left" if done else ""
         if lines and (done or sys.stderr.isatty() or int(waited / POLL_S) % 6 == 0):
-            _say(f"[{_clock(waited)}] {len(futures) - len(pending)}/{len(futures)} done{left}")
+            _say(f"[{_clock(waited)}] {done_before}/{total} done{left}")
             for line in lines:
                 _say(f"    {line}")
     return failed
@@ -188,35 +194,38 @@ def _say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    names = [p.stem for p in NOTEBOOKS]
+    names = list(SECTIONS)
     parser = argparse.ArgumentParser(prog="python -m lib.reproduce", description="Reproduce the paper.")
     parser.add_argument("--profile", default="tiny", help=f"one of {', '.join(PROFILES)} (default: %(default)s)")
     parser.add_argument("--seeds", type=int, help="number of training seeds (default: the profile's)")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="processes (default: the cores, %(default)s)"
     )
-    parser.add_argument("--notebooks", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--notebooks", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all that apply)"
+    )
     parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
     args = parser.parse_args(argv)
     try:
         experiments(args.profile)
         seeds = check_seeds(DEFAULT_SEEDS[args.profile] if args.seeds is None else args.seeds)
-        if unknown := sorted(set(args.notebooks) - set(names)):
+        if unknown := sorted(set(args.notebooks or ()) - set(names)):
             raise ValueError(f"unknown notebook {unknown[0]!r}; known: {', '.join(names)}")
+        wanted = applicable(args.profile) if args.notebooks is None else args.notebooks
         if args.workers < 1:
             raise ValueError(f"workers={args.workers}: at least 1")
         start = time.monotonic()
         run_all(args.profile, seeds, args.workers)
         if not args.runs_only:
             steps, done = finished_steps(args.profile, seeds), results_dir(args.profile) / "executed" / ".stamp"
-            if done.is_file() and json.loads(done.read_text("utf-8")) == stamp(args.profile, args.notebooks, steps):
+            if done.is_file() and json.loads(done.read_text("utf-8")) == stamp(args.profile, wanted, steps):
                 _say("notebooks, tables and figures are up to date")
             else:
-                run_notebooks(args.notebooks, args.profile, len(seeds), args.workers)
+                run_notebooks(wanted, args.profile, len(seeds), args.workers)
                 write_manifest(args.profile, seeds, steps, time.monotonic() - start)
-                if args.notebooks == names:  # the report shows all of them
+                if args.notebooks is None:  # the report shows all of them
                     build_report(args.profile)
-                write_whole(done, json.dumps(stamp(args.profile, args.notebooks, steps)))
+                write_whole(done, json.dumps(stamp(args.profile, wanted, steps)))
     except (ValueError, RuntimeError, OSError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -66,7 +66,7 @@ def base_step(x: Experiment, arm: str = "base") -> Path:
     about = {"env": x.env, "env_config": env_config, "tiny": x.base, "max_context": x.policy.max_context}
     make = partial(_make_base, x, env_config, tasks.tasks)
     sources = _sources(x, "lib.policies.tiny")
-    name = f"base-{x.name}" + "-shown" * (env_config != x.env_config)
+    name = f"base-{x.name}" + "-shown" * (x.base_arm(arm) == "base_shown")
     return run_step(name, about, make, root=RUNS, inputs=[tasks.hash], source=sources)
 
 

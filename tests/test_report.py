@@ -36,14 +36,13 @@ def notebook(number, title, *code):
 def results(tmp_path, monkeypatch):
     """Two notebooks with two figures and three tables, and a table that no notebook made."""
     monkeypatch.setattr(report, "results_dir", lambda profile: tmp_path)
-    monkeypatch.setattr(report, "NOTEBOOKS", tmp_path / "sources")
-    for folder in ("sources", "executed", "figures", "tables"):
+    monkeypatch.setattr(report, "applicable", lambda profile: ["02_breadth", "10_claims"])
+    for folder in ("executed", "figures", "tables"):
         (tmp_path / folder).mkdir()
     first = notebook("02", "Breadth", 'save_table(t, "leads", p)\nsave_figure(fig, "breadth", d, p)', "save_figure(")
     last = notebook("10", "Claims & more", 'save_table(t, "claims", p)', "save_figure(fig, f'by_{env}', t, profile)")
     for name, nb in (("02_breadth", first), ("10_claims", last)):
-        for folder in ("sources", "executed"):
-            nbformat.write(nb, tmp_path / folder / f"{name}.ipynb")
+        nbformat.write(nb, tmp_path / "executed" / f"{name}.ipynb")
     for i, name in enumerate(("breadth", "by_lake")):
         (tmp_path / f"figures/{name}.png").write_bytes(PNG + bytes([i]))
         (tmp_path / f"figures/{name}.pdf").write_bytes(b"%PDF")

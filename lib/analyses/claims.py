@@ -27,6 +27,7 @@ from lib.config import Experiment
 from lib.curves import per_seed
 from lib.envs.base import Env, env_class
 from lib.metrics.intervals import seed_interval
+from lib.profiles import experiments
 
 TIGHT = (0.25, 0.5, 0.75)  # of Tmax: the budgets at which §5.4 compares
 PARITY = 0.05  # success rates closer than this count as equal at full budget
@@ -216,6 +217,17 @@ def claims_of(x: Experiment) -> list[str]:
     left_out |= {"C6b"} if env_class(x.env).value is not Env.value else set()  # it is about environments without Q*
     left_out |= set() if "grpo" in x.analysed else {*_STEPWISE, "C4a", "C4b"}
     return [c for c in CLAIMS if c not in left_out and {"grpo"} | needs.get(c, set()) <= set(x.arms)]
+
+
+def experiments_with(profile: str, env: str, *claims: str) -> tuple[Experiment, ...]:
+    """The experiments of a profile ("all", or one environment's) that can speak of one of `claims`.
+
+    Raises ValueError for an unknown name, and where there is none.
+    """
+    found = tuple(x for x in experiments(profile, env) if set(claims) & set(claims_of(x)))
+    if not found:
+        raise ValueError(f"profile {profile}, env {env}: nothing there speaks of {', '.join(claims)}")
+    return found
 
 
 def claims_table(experiments: Sequence[Experiment], seeds: Sequence[int]) -> pd.DataFrame:

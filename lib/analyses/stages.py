@@ -89,7 +89,7 @@ def _found_or_made(
     if arm not in x.arms:
         raise ValueError(f"arm {arm!r}: {x.profile}/{x.env} has {', '.join(x.arms)}, compared with the base policy")
     analysis = analysis or x.analysis
-    base = "base_shown" if x.shows_budget(arm) and not x.env_config.show_budget else "base"
+    base = x.base_arm(arm)
     steps = base_step(x, base), train_step(x, arm, seed)
     played = episodes_step(x, base), episodes_step(x, arm, seed)
     about = {"env": x.env, "env_config": x.arm_env_config(arm), "policy": x.policy, "analysis": analysis}

@@ -52,12 +52,13 @@ class NoStepMeasure(NotImplementedError):
 class Env(ABC):
     """One episode at a time. A subclass takes its frozen config dataclass as the only constructor argument.
 
-    Class attributes: `name` (registry key) and `Config` (the frozen dataclass; it has at least `max_turns`, the paper's
-    Tmax, and `show_budget`), `has_step_measure` (False where `step_quality` raises NoStepMeasure), `action_names` (all
-    actions as texts where there are few of them, else empty).
+    Class attributes: `name` (registry key), `title` (in figures; "": the name), `Config` (the frozen dataclass; it has
+    at least `max_turns`, the paper's Tmax, and `show_budget`), `has_step_measure` (False where `step_quality` raises
+    NoStepMeasure), `action_names` (all actions as texts where there are few of them, else empty).
     """
 
     name: str
+    title: str = ""
     Config: type
     has_step_measure: bool = True
     action_names: tuple[str, ...] = ()

@@ -82,6 +82,7 @@ class BFCL(Env):
     """See the module's docstring."""
 
     name = "bfcl"
+    title = "BFCL multi-turn"
     has_step_measure = False
     Config = BFCLConfig
 

@@ -50,6 +50,7 @@ class DeepCoder(Env):
     """See the module's docstring. The reward is 1 on solving, else 0."""
 
     name = "deepcoder"
+    title = "DeepCoder-MT"
     Config = DeepCoderConfig
 
     def __init__(self, config: DeepCoderConfig):

@@ -82,6 +82,7 @@ class FrozenLake(Env):
     """See the module's docstring. The reward is 1 on reaching the goal, else 0."""
 
     name = "frozenlake"
+    title = "FrozenLake"
     Config = FrozenLakeConfig
     action_names = ACTIONS
 

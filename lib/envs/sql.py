@@ -57,6 +57,7 @@ class Sql(Env):
     """See the module's docstring. A turn's reward is 0 but for submit, whose reward is the score."""
 
     name = "sql"
+    title = "InterCode-SQL"
     Config = SqlConfig
 
     def __init__(self, config: SqlConfig):

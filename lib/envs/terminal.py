@@ -74,6 +74,7 @@ class Terminal(Env):
     """See the module's docstring. A turn's reward is 0 but for submit's; solved is a reward of 1."""
 
     name = "terminal"
+    title = "Terminal-Bench"
     Config = TerminalConfig
     has_step_measure = False  # no published measure rates a single command
 
