@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class AgentTrainer(GRPOTrainer):
             raise NotImplementedError("training on several processes is not supported yet; start one process")
         self.policy = copy.copy(policy)
         self.policy.model = self.model
+        if policy.external:  # TRL then corrects for the sampler's slightly other probabilities; `session` syncs weights
+            self.use_vllm, self._last_loaded_step = True, -1
+            self.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
         self.base = self.ref_model  # what the KL is measured to; with LoRA: the model without its adapter
         if run.kl_episodes and not run.lora_rank and self.base is None:
             self.base = copy.deepcopy(self.model).requires_grad_(False)
@@ -102,7 +106,9 @@ class AgentTrainer(GRPOTrainer):
         flat = [a for g in advantages for a in g]
         rows = [token_advantages(e, a) for e, a in zip(self.episodes, flat, strict=True)]
         out["advantages"] = _pad(rows, width, out["advantages"].device)
-        out["old_per_token_logps"] = _pad([e.completion()[2] for e in self.episodes], width, out["advantages"].device)
+        if not self.policy.external:  # else TRL's: the model's own, from which the sampler's differ
+            logps = [e.completion()[2] for e in self.episodes]
+            out["old_per_token_logps"] = _pad(logps, width, out["advantages"].device)
         known = [e for e in self.episodes if e.end is not End.ERROR]
         self.note["kl"] = record.kl_to_base(self, known[: self.run_config.kl_episodes])
         self.seconds["rollout"] += time.perf_counter() - start
@@ -166,7 +172,7 @@ class AgentTrainer(GRPOTrainer):
             value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), self.run_config.ppo.value_clip)
             loss = loss + self.run_config.ppo.value_coef * value_loss
             self._metrics["train"]["value_loss"].append(value_loss.item())
-        gap = ((self._scored - inputs["old_per_token_logps"]).abs() * mask).max().item()
+        gap = ((self._scored - inputs["sampling_per_token_logps"]).abs() * mask).max().item()
         if self._step % self.num_iterations == 0:  # same weights as the rollout: what was sampled is what is trained on
             self._metrics["train"]["logp_gap"].append(gap)
         return loss

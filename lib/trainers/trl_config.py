@@ -32,6 +32,7 @@ def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOCo
         temperature=policy.temperature,
         scale_rewards="group" if run.scale_rewards else "none",
         mask_truncated_completions=False,
+        vllm_importance_sampling_mode="token_truncate",  # TRL's default drops long episodes; used with vLLM only
         max_completion_length=policy.max_context,
         bf16=False,
         gradient_checkpointing=False,
