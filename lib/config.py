@@ -74,7 +74,8 @@ class EvalConfig:
 class Experiment:
     """One environment in one profile.
 
-    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here.
+    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here,
+    or model, revision: a pretrained one in its place, a hub id or a local folder.
     policy: how all its policies are sampled. train: what all arms share. evaluation, analysis: sizes of the evaluations
     and of the analyses. train_tasks, probe_tasks: sizes of the training panel and of the validation panel on which
     training is probed. arms: names in ARMS; every one is trained by `make reproduce`; add one with
@@ -86,6 +87,8 @@ class Experiment:
     env: str
     env_config: Any
     base: TinyConfig = field(default_factory=TinyConfig)
+    model: str = ""
+    revision: str = "main"
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
@@ -101,6 +104,8 @@ class Experiment:
             raise ValueError(f"{self.env} needs a {cls.Config.__name__}, got {type(self.env_config).__name__}")
         if unknown := set(self.analysed) - set(self.arms):
             raise ValueError(f"analysed {sorted(unknown)}: not among the arms {', '.join(self.arms)}")
+        if self.model and not self.train.lora_rank and self.policy.dtype != "float32":
+            raise ValueError(f"dtype {self.policy.dtype!r} with lora_rank 0: all weights are trained in float32 only")
         for arm in self.arms:
             if arm not in ARMS:
                 raise ValueError(f"unknown arm {arm!r}; known: {', '.join(ARMS)}")

@@ -14,6 +14,7 @@ line for the first time in RL, and the comparison would be about that. It is eva
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from lib.envs.base import env_class
 from lib.episode import Episode, load_episodes, read_success_turns, save_episodes
 from lib.metrics.pass_kt import pass_kt, pass_kt_resampled
 from lib.panel import Panel, check_disjoint, panel
-from lib.store import load_manifest, read_jsonl, run_step
+from lib.store import hash_folder, load_manifest, read_jsonl, run_step
 
 RUNS = ROOT / "results" / "runs"
 
@@ -61,7 +62,12 @@ def _sources(x: Experiment, *modules: str) -> tuple[str, ...]:
 
 
 def base_step(x: Experiment, arm: str = "base") -> Path:
-    """The step directory of the base policy that an arm starts from; the model is in its folder `model`."""
+    """The step directory of the base policy that an arm starts from. A tiny one is in its folder `model`; of a
+    pretrained one it only says which it is (`weights` gives the folder)."""
+    if x.model:
+        folder = model_folder(x.model, x.revision)
+        make = partial(_make_pretrained, x, folder)
+        return run_step(f"base-{x.name}-pretrained", {"env": x.env}, make, root=RUNS, inputs=[_model_key(folder)])
     tasks, env_config = train_panel(x), x.arm_env_config(arm)
     about = {"env": x.env, "env_config": env_config, "tiny": x.base, "max_context": x.policy.max_context}
     make = partial(_make_base, x, env_config, tasks.tasks)
@@ -76,12 +82,47 @@ def _make_base(x: Experiment, env_config: Any, tasks: tuple, out: Path) -> dict[
     return train_base(env_class(x.env), env_config, x.base, x.policy.max_context, tasks, out / "model")
 
 
+@lru_cache(maxsize=8)
+def model_folder(name: str, revision: str) -> Path:
+    from lib.policies.pretrained import model_folder
+
+    return model_folder(name, revision)
+
+
+@lru_cache(maxsize=8)
+def _model_key(folder: Path) -> str:
+    """What identifies a pretrained model: the commit of a hub snapshot, else a hash over all files of its folder."""
+    return folder.name if folder.parent.name == "snapshots" else hash_folder(folder)
+
+
+def _make_pretrained(x: Experiment, folder: Path, out: Path) -> dict[str, Any]:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {"model": x.model, "revision": x.revision, "key": _model_key(folder)} | {
+        k: config.get(k) for k in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+    }
+
+
+def weights(x: Experiment, step: Path, update: int | None = None) -> Path:
+    """The model folder of a base or training step, the last weights or those after `update` updates.
+
+    Raises ValueError where there is no such snapshot.
+    """
+    if x.model and step.name.startswith("base-"):
+        return model_folder(x.model, x.revision)
+    folder = step / ("model" if update is None else f"snapshots/update-{update:04d}")
+    if not folder.is_dir():
+        raise ValueError(
+            f"{step.name} has no snapshot of update {update}; it has one each {x.train.probe_every} updates"
+        )
+    return folder
+
+
 def train_step(x: Experiment, arm: str, seed: int) -> Path:
     """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`."""
     run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
     tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
     about = {"env": x.env, "env_config": env_config, "policy": x.policy, "run": run}
-    make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
+    make = partial(_make_run, x, env_config, run, weights(x, base), tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer")
     inputs = [base, tasks.hash, probe.hash]
     return run_step(f"train-{x.name}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
@@ -96,7 +137,7 @@ def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Pat
 
 
 def base_policy(x: Experiment) -> Path:
-    return base_step(x) / "model"
+    return weights(x, base_step(x))
 
 
 def trained_policy(x: Experiment, arm: str, seed: int) -> Path:
@@ -123,12 +164,10 @@ def episodes_step(
     tasks = test_panel(x) if split == "test" else seen_panel(x)
     samples = x.evaluation.samples if split == "test" else x.evaluation.train_samples
     env_config = x.arm_env_config(arm)
-    weights = "model" if update is None else f"snapshots/update-{update:04d}"
-    if not (model / weights).is_dir():
-        raise ValueError(f"{arm} has no snapshot of update {update}; it has one each {x.train.probe_every} updates")
+    folder = weights(x, model, update)
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
-    about |= {"policy": x.policy, "weights": weights}
-    make = partial(_make_episodes, x, env_config, model / weights, tasks.tasks, samples, budget)
+    about |= {"policy": x.policy, "update": update}
+    make = partial(_make_episodes, x, env_config, folder, tasks.tasks, samples, budget)
     name = f"episodes-{x.name}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
     name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
     sources = _sources(x, "lib.rollout", "lib.policies.hf")

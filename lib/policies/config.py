@@ -12,14 +12,23 @@ class PolicyConfig:
     """How a model is loaded and sampled, the arguments of `lib.policies.hf.HFPolicy.load`.
 
     max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
-    episode ends as out of budget. temperature: divides the logits, in sampling and in scoring alike.
+    episode ends as out of budget. temperature: divides the logits, in sampling and in scoring alike. dtype: of the
+    weights, "float32", "bfloat16" or "auto" (what this machine multiplies faster, measured). device: "cpu", "cuda" or
+    "auto" (a GPU where there is one). thinking: for chat templates with that switch (Qwen3), whether the model thinks
+    before it answers; the thoughts count as tokens of the action, the environment reads what follows them.
     """
 
     max_action_tokens: int = 8
     max_context: int = 1024
     temperature: float = 1.0
+    dtype: str = "float32"
+    device: str = "cpu"
+    thinking: bool = False
 
     def __post_init__(self):
+        for name, allowed in (("dtype", ("float32", "bfloat16", "auto")), ("device", ("cpu", "cuda", "auto"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} {getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
         if not 1 <= self.max_action_tokens < self.max_context:
             raise ValueError(
                 f"max_action_tokens {self.max_action_tokens}: it must be in 1..{self.max_context - 1}, as "

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import DynamicCache
 
 from lib.policies.chat import ChatFormat
+from lib.policies.pretrained import choose_device, choose_dtype, load_model, model_folder
 from lib.policies.session import Session, sample
 
 __all__ = ["HFPolicy", "Session", "length_chunks", "sample", "score"]
@@ -22,7 +23,7 @@ class HFPolicy:
 
     model: with "sdpa" attention, the default. temperature: divides the logits, in sampling and in scoring alike.
     max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
-    episode ends as out of budget.
+    episode ends as out of budget. thinking: see `lib.policies.config.PolicyConfig`.
     """
 
     model: torch.nn.Module
@@ -30,6 +31,7 @@ class HFPolicy:
     temperature: float = 1.0
     max_action_tokens: int = 8
     max_context: int = 4096
+    thinking: bool = False
     chat: ChatFormat = field(init=False)
 
     def __post_init__(self):
@@ -40,15 +42,15 @@ class HFPolicy:
         attention = self.model.config._attn_implementation
         if attention != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
             raise ValueError(f"attention implementation {attention!r}: load the model with attn_implementation='sdpa'")
-        self.chat = ChatFormat(self.tokenizer)
+        self.chat = ChatFormat(self.tokenizer, self.thinking)
 
     @classmethod
     def load(cls, path: str | Path, dtype: str = "float32", device: str = "cpu", **kwargs) -> HFPolicy:
-        """From a hub id or a local folder, ready for sampling. Raises FileNotFoundError for a missing local folder."""
-        if str(path).startswith(("/", ".")) and not Path(path).is_dir():
-            raise FileNotFoundError(f"no model folder {path}")
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).to(device).eval()
-        return cls(model, AutoTokenizer.from_pretrained(path), **kwargs)
+        """From a hub id or a local folder (a LoRA adapter's is merged into its model), ready for sampling. dtype,
+        device: see `lib.policies.config.PolicyConfig`. Raises FileNotFoundError for a model that is not to be had."""
+        device = choose_device(device)
+        model, tokenizer = load_model(model_folder(str(path)), choose_dtype(dtype, device))
+        return cls(model.to(device).eval(), tokenizer, **kwargs)
 
     def session(self) -> Session:
         """A fresh set of episodes to be played side by side."""

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from lib.episode import End, Episode
 from lib.policies.hf import score
+from lib.policies.pretrained import autocast, merged
 from lib.rollout import Job, rollout
 from lib.store import append_jsonl, read_jsonl
 
@@ -49,7 +50,7 @@ def kl_to_base(trainer: AgentTrainer, episodes: list[Episode]) -> float | None:
     rows = [torch.tensor(p + ids, device=model.device) for p, ids, *_ in parts]
     masks = [torch.tensor([0] * len(p) + m, device=model.device) for p, _, m, *_ in parts]
     if trainer.base is None:
-        with model.disable_adapter():
+        with model.disable_adapter(), autocast(model):
             base, _ = score(model, rows, masks, trainer.temperature)
     else:
         base, _ = score(trainer.base, rows, masks, trainer.temperature)
@@ -67,7 +68,8 @@ def probe(trainer: AgentTrainer) -> None:
     todo = [Job(t, s, t_max, run.seed) for t in trainer.probe for s in range(run.probe_samples)]
     trainer.policy.model.eval()
     measured = trainer.env_class.has_step_measure
-    episodes = rollout(trainer.policy, trainer.env_class, trainer.env_config, todo, quality=measured)
+    with merged(trainer.model):
+        episodes = rollout(trainer.policy, trainer.env_class, trainer.env_config, todo, quality=measured)
     trainer.policy.model.train()
     known = [e for e in episodes if e.end is not End.ERROR]
     row = {

@@ -23,6 +23,7 @@ from trl import GRPOTrainer
 from lib.envs.base import Env, Task
 from lib.episode import End
 from lib.policies.hf import HFPolicy, score
+from lib.policies.pretrained import autocast, merged
 from lib.rollout import Job, rollout
 from lib.store import read_jsonl
 from lib.trainers import critic, record
@@ -118,7 +119,8 @@ class AgentTrainer(GRPOTrainer):
         self.policy.model.eval()  # no dropout in sampling; TRL's own generation does the same
         start = time.perf_counter()
         oracle = run.algorithm in USES_ORACLE
-        self.episodes = rollout(self.policy, self.env_class, self.env_config, todo, quality=oracle)
+        with merged(self.model):
+            self.episodes = rollout(self.policy, self.env_class, self.env_config, todo, quality=oracle)
         self.seconds["sampling"] += time.perf_counter() - start
         self.policy.model.train()
         stop = self.policy.chat.stop_ids[0]
@@ -149,7 +151,8 @@ class AgentTrainer(GRPOTrainer):
         masks = [torch.cat([m.new_zeros(p), m[: len(r) - p]]) for r, m, p in zip(rows, wanted, prompt, strict=True)]
         model = self.accelerator.unwrap_model(model)
         head = getattr(model, critic.NAME, None)
-        logps, entropies, *values = score(model, rows, masks, self.temperature, head)
+        with autocast(model):
+            logps, entropies, *values = score(model, rows, masks, self.temperature, head)
         place = torch.zeros(wanted.shape, device=input_ids.device)
         logps = place.masked_scatter(wanted, torch.cat(logps))
         self._values = place.masked_scatter(wanted, torch.cat(values[0])) if values else None

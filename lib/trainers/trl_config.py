@@ -34,7 +34,7 @@ def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOCo
         mask_truncated_completions=False,
         max_completion_length=policy.max_context,
         bf16=False,
-        gradient_checkpointing=False,
+        gradient_checkpointing=run.gradient_checkpointing,
         use_cpu=policy.model.device.type == "cpu",
         shuffle_dataset=False,
         remove_unused_columns=False,
