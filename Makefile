@@ -12,7 +12,7 @@ NOTEBOOKS_ARG := $(if $(NOTEBOOKS),--notebooks $(NOTEBOOKS))
 export PYTHONPATH := $(CURDIR)
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce figures report verify readme test lint bench lab strip clean
+.PHONY: help setup reproduce figures report diagnose verify readme test lint bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,6 +34,9 @@ figures: reproduce ## the same: runs that are in the step cache are not made aga
 
 report: $(READY) ## build results/report/index.html from what is there (make reproduce does it too)
 	$(PY) -m lib.report --profile $(PROFILE)
+
+diagnose: $(READY) ## where did an RL policy gain? BASE=… RL=… ENV=frozenlake: two checkpoints or LoRA adapters
+	$(PY) -m lib.diagnose "$(BASE)" "$(RL)" --env $(or $(ENV),frozenlake) $(if $(TASKS),--tasks $(TASKS))
 
 verify: $(READY) ## compare the tables of this run with the committed ones
 	$(PY) -m lib.verify

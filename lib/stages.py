@@ -67,7 +67,7 @@ def base_step(x: Experiment, arm: str = "base") -> Path:
     if x.model:
         folder = model_folder(x.model, x.revision)
         make = partial(_make_pretrained, x, folder)
-        return run_step(f"base-{x.name}-pretrained", {"env": x.env}, make, root=RUNS, inputs=[_model_key(folder)])
+        return run_step(f"base-{x.name}-pretrained", {"env": x.env}, make, root=RUNS, inputs=[model_key(folder)])
     tasks, env_config = train_panel(x), x.arm_env_config(arm)
     about = {"env": x.env, "env_config": env_config, "tiny": x.base, "max_context": x.policy.max_context}
     make = partial(_make_base, x, env_config, tasks.tasks)
@@ -90,14 +90,14 @@ def model_folder(name: str, revision: str) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _model_key(folder: Path) -> str:
+def model_key(folder: Path) -> str:
     """What identifies a pretrained model: the commit of a hub snapshot, else a hash over all files of its folder."""
     return folder.name if folder.parent.name == "snapshots" else hash_folder(folder)
 
 
 def _make_pretrained(x: Experiment, folder: Path, out: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    return {"model": x.model, "revision": x.revision, "key": _model_key(folder)} | {
+    return {"model": x.model, "revision": x.revision, "key": model_key(folder)} | {
         k: config.get(k) for k in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
     }
 
