@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lib import profiles_qwen
 from lib.config import Experiment
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.profiles_qwen import HUB
 from lib.trainers.config import TrainConfig
 
 
@@ -37,7 +39,9 @@ def _smoke(x: Experiment) -> Experiment:
 
 PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
-DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
+PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
+PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2} | dict.fromkeys(HUB, 3)
 
 
 def experiment(profile: str, env: str = "frozenlake") -> Experiment:

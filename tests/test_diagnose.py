@@ -41,7 +41,7 @@ def finding(aspect, estimate):
         ((0.2, 0.1, -0.1, 0.3, 0.0, 0.1), ["RL gained in: breadth, recovery.", "only with enough turns",
                                            "RL lost in: tight budget."], []),
         ((0.2, 0.0, 0.1, 0.1, 0.0, 0.0), ["none of the other aspects", "grows with the interaction budget"], ["only"]),
-        ((0.2, 0.1, 0.1, 0.0, 0.1, 0.0), ["gained in: breadth, step quality.", "under the tight budget too"], ["grows"]),
+        ((0.2, 0.1, 0.1, 0.0, 0.1, 0.0), ["gained in: breadth, step quality.", "tight budget too"], ["grows"]),
         ((0.0, 0.0, 0.0, 0.0, 0.0, 0.0), ["No gain of RL"], ["grows", "gained in"]),
     ],
 )  # fmt: skip
