@@ -10,13 +10,14 @@ SEEDS_ARG := $(if $(SEEDS),--seeds $(SEEDS))
 WORKERS_ARG := $(if $(WORKERS),--workers $(WORKERS))
 NOTEBOOKS_ARG := $(if $(NOTEBOOKS),--notebooks $(NOTEBOOKS))
 export PYTHONPATH := $(CURDIR)
+export MODEL
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce figures report diagnose verify readme test lint bench lab strip clean
+.PHONY: help setup reproduce figures report diagnose verify readme test lint gpu-check bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(READY) ## make .venv with the pinned packages; nothing to do where the active environment has them
 
@@ -27,8 +28,8 @@ setup: $(READY) ## make .venv with the pinned packages; nothing to do where the 
 	.venv/bin/python .ci/check_pins.py $(LOCK)
 	touch $@
 
-reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3)
-	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG) $(NOTEBOOKS_ARG)
+reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3; DRY=1: only the plan)
+	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG) $(NOTEBOOKS_ARG) $(if $(DRY),--dry-run)
 
 figures: reproduce ## the same: runs that are in the step cache are not made again
 
@@ -50,6 +51,9 @@ test: $(READY) ## run the tests
 lint: $(READY) ## check style
 	$(PY) -m ruff check lib tests notebooks .ci
 	$(PY) -m ruff format --check lib tests .ci
+
+gpu-check: $(READY) ## measure a GPU machine: tokens a second, MFU, memory; no network
+	$(PY) -m lib.gpu_check
 
 bench: $(READY) ## measure speed against the stock ways; writes results/tables/bench.csv
 	OMP_NUM_THREADS=1 $(PY) -m lib.bench

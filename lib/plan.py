@@ -67,10 +67,9 @@ def need(x: Experiment, seeds: int) -> Need:
     update = t.tasks_per_update * t.group_size
     probes = x.probe_tasks * t.probe_samples * (1 + t.updates // t.probe_every) if t.probe_every else 0
     trained = runs * t.updates * update
-    played = (
-        trained + runs * probes + (runs + 1) * (e.tasks * e.samples + bool(x.arms) * e.train_tasks * e.train_samples)
-    )
-    flops = 2 * parameters * played * longest / MFU_ROLLOUT + 8 * parameters * trained * longest / MFU_UPDATE
+    evaluated = e.tasks * e.samples + bool(x.arms) * e.train_tasks * e.train_samples
+    played = trained + runs * probes + (runs + 1) * evaluated
+    flops = 2 * parameters * played * longest / MFU_ROLLOUT + 4 * parameters * trained * longest / MFU_UPDATE
     width = t.micro_batch or update
     memory = parameters * (2 if x.policy.dtype == "bfloat16" else 4) + update * longest * kv
     memory += width * longest * layers * hidden * 2

@@ -25,7 +25,9 @@ from lib.analyses.stages import analyse
 from lib.config import BASE_ARMS, ROOT, Experiment, check_seeds, results_dir
 from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
+from lib.plan import check_device, plan_table
 from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment, experiments
+from lib.profiles_qwen import HUB
 from lib.report import build_report
 from lib.sections import LAST, SECTIONS, applicable
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
@@ -205,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--notebooks", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all that apply)"
     )
     parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
+    parser.add_argument("--dry-run", action="store_true", help="print runs, episodes, tokens, GPU hours, memory; stop")
     args = parser.parse_args(argv)
     try:
         experiments(args.profile)
@@ -214,6 +217,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = applicable(args.profile) if args.notebooks is None else args.notebooks
         if args.workers < 1:
             raise ValueError(f"workers={args.workers}: at least 1")
+        xs = experiments(args.profile)
+        if os.environ.get("MODEL") and not xs[0].model:
+            raise ValueError(
+                f"MODEL={os.environ['MODEL']}: profile {args.profile} trains its own; use {', '.join(HUB)}"
+            )
+        if args.dry_run or xs[0].model:
+            _say(plan_table(xs, len(seeds)).to_markdown(index=False, floatfmt=".3g"))
+        if args.dry_run:
+            return 0
+        check_device(xs, len(seeds))
         start = time.monotonic()
         run_all(args.profile, seeds, args.workers)
         if not args.runs_only:
