@@ -15,6 +15,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import transformers
+
 from lib.config import ARMS
 from lib.profiles import PROFILES, experiment
 from lib.stages import train_step
@@ -29,8 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arm", default="grpo", help=f"one of {', '.join(ARMS)} (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the run (default: %(default)s)")
     args = parser.parse_args(argv)
+    transformers.utils.logging.disable_progress_bar()
     try:
-        step = train_step(experiment(args.profile, args.env), args.arm, args.seed)
+        x = experiment(args.profile, args.env)
+        x.train_config(args.arm, args.seed)  # refuses an unknown arm on every rank, before any waits for another
+        step = train_step(x, args.arm, args.seed)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"error on rank {ranks.index()}: {error}", file=sys.stderr)
         return 1

@@ -240,9 +240,5 @@ def train(
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     trainer.save_policy(trainer.out / "model")
     rows = ranks.gather(read_jsonl(trainer.out / "metrics.jsonl") if ranks.index() == 0 else [])
-    return {
-        "updates": len(rows),
-        "processes": ranks.count(),
-        "tokens": int(sum(r["tokens"] for r in rows)),
-        "reward": rows[-1]["reward"],
-    }
+    tokens = int(sum(r["tokens"] for r in rows))
+    return {"updates": len(rows), "tokens": tokens, "reward": rows[-1]["reward"], "processes": ranks.count()}
