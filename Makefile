@@ -1,6 +1,8 @@
-# make help lists the targets. Variables: PROFILE=tiny SEEDS=3 WORKERS=2 NOTEBOOKS="02_breadth 03_depth"
+# make help lists the targets. Variables: PROFILE=tiny SEEDS=3 WORKERS=2 NOTEBOOKS="02_breadth 03_depth", and of train:
+# ENV=frozenlake ARM=grpo SEED=0 NPROC=2
 SHELL := /bin/bash
 PROFILE ?= tiny
+NPROC ?= 2
 LOCK := .ci/requirements.lock
 # The active environment where it has every pin of the lock, else .venv, which `make setup` makes.
 ACTIVE := $(shell [ -n "$$VIRTUAL_ENV$$CONDA_PREFIX" ] && python .ci/check_pins.py $(LOCK) >/dev/null 2>&1 && command -v python)
@@ -13,7 +15,7 @@ export PYTHONPATH := $(CURDIR)
 export MODEL
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce figures report diagnose verify readme test lint gpu-check bench lab strip clean
+.PHONY: help setup reproduce train figures report diagnose verify readme test lint gpu-check bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,6 +32,10 @@ setup: $(READY) ## make .venv with the pinned packages; nothing to do where the 
 
 reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3; DRY=1: only the plan)
 	$(PY) -m lib.reproduce --profile $(PROFILE) $(SEEDS_ARG) $(WORKERS_ARG) $(NOTEBOOKS_ARG) $(if $(DRY),--dry-run)
+
+train: $(READY) ## one training run on NPROC processes of this machine (ARM=grpo SEED=0 NPROC=2)
+	$(PY) -m torch.distributed.run --standalone --nproc_per_node $(NPROC) -m lib.trainers.launch --profile $(PROFILE) \
+		$(if $(ENV),--env $(ENV)) $(if $(ARM),--arm $(ARM)) $(if $(SEED),--seed $(SEED))
 
 figures: reproduce ## the same: runs that are in the step cache are not made again
 

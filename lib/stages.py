@@ -28,6 +28,7 @@ from lib.episode import Episode, load_episodes, read_success_turns, save_episode
 from lib.metrics.pass_kt import pass_kt, pass_kt_resampled
 from lib.panel import Panel, check_disjoint, panel
 from lib.store import hash_folder, load_manifest, read_jsonl, run_step
+from lib.trainers import ranks
 
 RUNS = ROOT / "results" / "runs"
 
@@ -118,11 +119,18 @@ def weights(x: Experiment, step: Path, update: int | None = None) -> Path:
 
 
 def train_step(x: Experiment, arm: str, seed: int) -> Path:
-    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`."""
+    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`.
+
+    On several processes (lib/trainers/launch.py) rank 0 finds or makes it, and the others take part in the training.
+    """
+    return ranks.first(_train_step, x, arm, seed)
+
+
+def _train_step(x: Experiment, arm: str, seed: int) -> Path:
     run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
     tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
     about = {"env": x.env, "env_config": env_config, "policy": x.policy, "run": run}
-    make = partial(_make_run, x, env_config, run, weights(x, base), tasks.tasks, probe.tasks)
+    make = partial(ranks.everywhere, _make_run, x, env_config, run, weights(x, base), tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer")
     inputs = [base, tasks.hash, probe.hash]
     return run_step(f"train-{x.name}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)

@@ -42,6 +42,7 @@ class HFPolicy:
         attention = self.model.config._attn_implementation
         if attention != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
             raise ValueError(f"attention implementation {attention!r}: load the model with attn_implementation='sdpa'")
+        check_head(self.model)
         self.chat = ChatFormat(self.tokenizer, self.thinking)
 
     @classmethod
@@ -55,6 +56,38 @@ class HFPolicy:
     def session(self) -> Session:
         """A fresh set of episodes to be played side by side."""
         return Session(self)
+
+
+@torch.no_grad()
+def check_head(model: torch.nn.Module) -> None:
+    """Raises ValueError for a model whose logits are not just `lm_head` of its trunk's last hidden states.
+
+    Sessions and `score` apply `lm_head` themselves, and only where it is needed. Some families do more to the logits
+    (soft-capping in Gemma 2, scaling in Granite and Cohere) or to what enters the head (MiniCPM): their probabilities
+    would silently be wrong. The head's output is replaced by numbers of every size: a small model's own logits are too
+    small to be capped visibly.
+    """
+    base, seen = getattr(model, "get_base_model", lambda: model)(), {}
+    refused = f"{type(base).__name__} computes its logits in another way than lm_head(model(ids)): it is not supported"
+    if not hasattr(base, "model") or not hasattr(base, "lm_head"):
+        raise ValueError(refused)
+
+    def head(module, inputs, out):
+        seen["input"], seen["out"] = inputs[0], torch.linspace(-100, 100, out.numel()).to(out).view_as(out)
+        return seen["out"]
+
+    hooks = [
+        base.model.register_forward_hook(lambda module, inputs, out: seen.update(hidden=out[0])),
+        base.lm_head.register_forward_hook(head),
+    ]
+    try:
+        logits = base(input_ids=torch.arange(4, device=base.lm_head.weight.device)[None]).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    passed = seen.keys() == {"hidden", "input", "out"} and torch.equal(seen["input"], seen["hidden"])
+    if not passed or not torch.equal(logits.float(), seen["out"].float()):
+        raise ValueError(refused)
 
 
 def score(

@@ -8,14 +8,18 @@ from peft import LoraConfig
 from trl import GRPOConfig
 
 from lib.policies.hf import HFPolicy
+from lib.trainers import ranks
 from lib.trainers.config import TrainConfig
 
 
 def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOConfig:
-    """One optimiser step on all episodes of an update, `iterations` times; nothing is dropped or logged elsewhere."""
+    """One optimiser step on all episodes of an update, `iterations` times; nothing is dropped or logged elsewhere.
+
+    Raises ValueError where the episodes do not go evenly into the processes.
+    """
     return GRPOConfig(
         output_dir=str(checkpoints),
-        per_device_train_batch_size=run.tasks_per_update * run.group_size,
+        per_device_train_batch_size=ranks.share(run.tasks_per_update * run.group_size),
         num_generations=run.group_size,
         num_iterations=run.iterations,
         gradient_accumulation_steps=1,
