@@ -38,7 +38,7 @@ def small(profile: str = "qwen2.5-0.5b") -> tuple[Experiment, ...]:
         model=_model(profile),
         policy=PolicyConfig(max_action_tokens=8, max_context=1536, dtype="auto", device="auto"),
         train=TrainConfig(updates=36, tasks_per_update=6, lr=4e-5, lora_rank=16, gradient_checkpointing=True,
-                          save_every=4, probe_every=12, kl_episodes=4),
+                          micro_batch=12, save_every=4, probe_every=12, kl_episodes=4),
         evaluation=EvalConfig(tasks=48, samples=16, train_tasks=16),
         analysis=AnalysisConfig(likelihood_samples=2),
         train_tasks=400, probe_tasks=8, arms=("grpo", "budgetmix"), analysed=("grpo",),
@@ -65,7 +65,7 @@ def large(profile: str) -> tuple[Experiment, ...]:
         model=_model(profile),
         policy=PolicyConfig(max_action_tokens=256, max_context=8192, dtype="bfloat16", device="cuda"),
         train=TrainConfig(updates=150, tasks_per_update=16, lr=4e-5, lora_rank=16, gradient_checkpointing=True,
-                          save_every=10, probe_every=15),
+                          micro_batch=4, save_every=10, probe_every=15),
         evaluation=EvalConfig(tasks=200, samples=32),
         arms=("grpo", "budgetmix", "gigpo", "ppo", "oracle_q"), analysed=("grpo",),
     )  # fmt: skip

@@ -7,6 +7,7 @@ merged model decodes faster. In bfloat16 merging rounds, so training puts the ve
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -58,7 +59,9 @@ def choose_device(device: str) -> str:
     """ "auto" resolved. Raises ValueError for "cuda" where there is none."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda': no CUDA GPU is visible here; use device='cpu' or 'auto'")
-    return "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"  # torchrun starts a process for each GPU
+    return "cpu"
 
 
 @lru_cache(maxsize=4)

@@ -118,6 +118,8 @@ class TrainConfig:
             raise ValueError(f"algorithm {self.algorithm!r}: known are {', '.join(ALGORITHMS)}")
         if self.group_size < 2:
             raise ValueError(f"group_size {self.group_size}: a group needs at least 2 episodes")
+        if self.micro_batch < 0:
+            raise ValueError(f"micro_batch {self.micro_batch}: it must not be negative (0: all episodes at once)")
         for name in ("updates", "tasks_per_update", "iterations", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: it must be at least 1")

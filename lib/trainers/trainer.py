@@ -54,6 +54,7 @@ class AgentTrainer(GRPOTrainer):
         )
         self.remove_callback(PrinterCallback)  # metrics go to metrics.jsonl
         ranks.check(self.args, self.accelerator, run.loss_type)
+        self._per_update = self.args.steps_per_generation * self.num_iterations  # of TRL's steps, one a micro-batch
         self.policy = copy.copy(policy)
         self.policy.model = self.model
         self.base = self.ref_model  # what the KL is measured to; with LoRA: the model without its adapter
@@ -98,6 +99,7 @@ class AgentTrainer(GRPOTrainer):
             given = [v for part in parts for v in critic.values(self.model, part)]
             ppo = self.run_config.ppo
             out |= critic.loss_inputs(self.episodes, given, ppo, width, self.accelerator.device)
+            self.decisions = self.accelerator.reduce(out["value_mask"].sum()).clamp(min=1) / ranks.count()
             given = ranks.gather(given)
             values = ([given[i : i + size] for i in starts],)
             self.note["explained_variance"] = critic.explained(everyone, given, ppo)
@@ -170,18 +172,17 @@ class AgentTrainer(GRPOTrainer):
         self._wanted = None
         if self.critic is not None:
             names, ppo = ("old_values", "value_targets", "value_mask"), self.run_config.ppo
-            decisions = self.accelerator.reduce(inputs["value_mask"].sum()).clamp(min=1) / ranks.count()
-            value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, decisions)
+            value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, self.decisions)
             loss = loss + ppo.value_coef * value_loss
             self._metrics["train"]["value_loss"].append(self.accelerator.gather(value_loss.detach()).mean().item())
         gap = ((self._scored - inputs["old_per_token_logps"]).abs() * mask).max()
         gap = self.accelerator.gather(gap).max().item()
-        if self._step % self.num_iterations == 0:  # same weights as the rollout: what was sampled is what is trained on
+        if self._step % self._per_update < self.args.steps_per_generation:  # same weights as the rollout
             self._metrics["train"]["logp_gap"].append(gap)
         return loss
 
     def training_step(self, model, inputs, num_items_in_batch):
-        if self._step % self.num_iterations == 0:  # a new update; its iterations add up
+        if self._step % self._per_update == 0:  # a new update; its micro-batches and iterations add up
             self.seconds = dict.fromkeys(("rollout", "sampling", "update"), 0.0)
         start, rollout_before = time.perf_counter(), self.seconds["rollout"]
         loss = super().training_step(model, inputs, num_items_in_batch)

@@ -15,15 +15,19 @@ from lib.trainers.config import TrainConfig
 def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOConfig:
     """One optimiser step on all episodes of an update, `iterations` times; nothing is dropped or logged elsewhere.
 
-    Raises ValueError where the episodes do not go evenly into the processes.
+    Raises ValueError where the episodes do not go evenly into the processes, or those of a process into micro-batches.
     """
+    share = ranks.share(run.tasks_per_update * run.group_size)
+    width = run.micro_batch or share
+    if share % width:
+        raise ValueError(f"micro_batch {width}: the {share} episodes of a process do not go evenly into such batches")
     return GRPOConfig(
         output_dir=str(checkpoints),
-        per_device_train_batch_size=ranks.share(run.tasks_per_update * run.group_size),
+        per_device_train_batch_size=width,
         num_generations=run.group_size,
         num_iterations=run.iterations,
-        gradient_accumulation_steps=1,
-        steps_per_generation=1,
+        gradient_accumulation_steps=share // width,
+        steps_per_generation=share // width,
         max_steps=run.updates * run.iterations,
         learning_rate=run.lr,
         lr_scheduler_type="linear",
