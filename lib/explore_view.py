@@ -29,9 +29,10 @@ NAMES = {"base": "base", "rl": "RL"}
 _CORNERS = np.array([[0, 0], [0, 1], [1, 1], [1, 0], [0, 0]])  # (x, y), y down: of Left, Down, Right, Up
 _STYLE = """<style>
 .xp {font: 13px/1.4 sans-serif; color: #111; background: #fff; padding: 4px; max-width: 1000px}
-.xp pre {font: 12px/1.35 monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: 1px 0; padding: 3px 8px;
- border-radius: 3px; background: #f3f4f6; color: #111}
-.xp pre.act {background: #e3eefc} .xp .now {outline: 3px solid #D55E00; border-radius: 4px} .xp .later {opacity: .45}
+.xp pre {font: 12px/1.35 monospace; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere;
+ margin: 1px 0; padding: 3px 8px; border-radius: 3px; background: #f3f4f6; color: #111}
+.xp pre.act {background: #e3eefc} .xp .now {outline: 3px solid #D55E00; border-radius: 4px; padding: 2px 5px}
+.xp .later {opacity: .45}
 .xp .who {color: #555; font-size: 11px; margin-top: 5px} .xp .bad {color: #b00020; font-weight: bold}
 .xp table {border-collapse: collapse} .xp td, .xp th {padding: 1px 9px; text-align: right; font-size: 12px}
 .xp th {border-bottom: 1px solid #999} .xp tr.here {background: #fde9dc}
@@ -48,13 +49,14 @@ def board(env: FrozenLake, probabilities: pd.DataFrame, action: str) -> Figure:
     fig = Figure(figsize=(9.8, 4.6))
     left, right = fig.add_axes((0.01, 0.01, 0.45, 0.91)), fig.add_axes((0.57, 0.11, 0.41, 0.81))
     q = q_table(env.desc, env.config.success_rate, env.config.max_turns)[env.turns_left]
-    _cells(env, q, left, font=min(9.0, 36 / size))
+    _cells(env, q, left, font=min(8.0, 32 / size))
     played = env.parse(action)
     if played is not None:
         dy, dx = MOVES[played]
         row, column = divmod(env.position, size)
-        left.annotate("", (column + 0.5 + 0.62 * dx, row + 0.5 + 0.62 * dy), (column + 0.5, row + 0.5),
-                      arrowprops={"width": 3, "headwidth": 11, "color": "#D55E00"}, annotation_clip=False)  # fmt: skip
+        start, end = ((column + 0.5 + r * dx, row + 0.5 + r * dy) for r in (0.42, 0.72))  # beyond the number
+        arrow = {"width": 4, "headwidth": 12, "headlength": 10, "color": "#D55E00"}
+        left.annotate("", end, start, arrowprops=arrow, annotation_clip=False)
     s = "s" * (env.turns_left != 1)
     left.set_title(f"Q* of each move with {env.turns_left} turn{s} left (P: the player)", fontsize=10)
     _bars(env.q_values(), probabilities, played, right)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 
 import ipywidgets as w
+from transformers.utils.logging import disable_progress_bar
 
 from lib import explore, explore_view
 from lib.config import ARMS
@@ -24,13 +25,14 @@ class Explorer(w.VBox):
     """
 
     def __init__(self, profile: str = "tiny"):
+        disable_progress_bar()  # one for each model would pile up above the widgets
         self.pair: explore.Pair | None = None
         self._busy = False  # while one choice fills the others, their own changes do nothing
         self.env = _choice("Environment", "260px", [(x.name, x) for x in experiments(profile)])
-        self.arm, self.checkpoint = _choice("Policy", "330px"), _choice("Checkpoint", "330px")
+        self.arm, self.checkpoint = _choice("Policy", "330px"), _choice("Checkpoint", "370px")
         names = [("the trained policy", "rl"), ("its base policy", "base")]
-        self.source = w.ToggleButtons(description="Played by", options=names, style=_LABEL)
-        self.task, self.sample = _choice("Task", "460px"), _choice("Sample", "330px")
+        self.source = _choice("Played by", "260px", names)
+        self.task, self.sample = _choice("Task", "420px"), _choice("Sample", "280px")
         self.turn = w.IntSlider(1, 1, 1, description="Turn", style=_LABEL, layout=w.Layout(width="460px"))
         self.message, self.board = w.HTML(), w.Image(format="png", layout=w.Layout(max_width="980px"))
         self.transcript, self.overview, self.continued = w.HTML(), w.HTML(), w.HTML()
@@ -50,7 +52,7 @@ class Explorer(w.VBox):
         }
         tabs = w.Tab([_scroll(self.transcript), _scroll(self.overview)], titles=("Transcript", "All steps"))
         super().__init__([
-            w.HBox([self.env, self.arm, self.checkpoint]), self.source, w.HBox([self.task, self.sample]),
+            w.HBox([self.env, self.arm, self.checkpoint]), w.HBox([self.source, self.task, self.sample]),
             w.HBox([self.turn, self.back, self.step, self.jump]), self.message, self.board, tabs,
             w.HBox([w.HTML("<b>From this state:</b>"), *self.go_on.values(), self.samples, self.seed]),
             _scroll(self.continued),
