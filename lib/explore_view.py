@@ -43,7 +43,7 @@ def board(env: FrozenLake, probabilities: pd.DataFrame, action: str) -> Figure:
     """The board in the state of `env`, each cell with Q*_t of its four actions for the turns that are left, and beside
     it the probability of each action under both policies (`lib.explore.probabilities`) with Q*_t of the present cell.
 
-    action: the text that was played here; its arrow is drawn where it is an action.
+    action: the text that was played here; where it is an action it is outlined.
     """
     size = len(env.desc)
     fig = Figure(figsize=(9.8, 4.6))
@@ -52,13 +52,11 @@ def board(env: FrozenLake, probabilities: pd.DataFrame, action: str) -> Figure:
     _cells(env, q, left, font=min(8.0, 32 / size))
     played = env.parse(action)
     if played is not None:
-        dy, dx = MOVES[played]
         row, column = divmod(env.position, size)
-        start, end = ((column + 0.5 + r * dx, row + 0.5 + r * dy) for r in (0.42, 0.72))  # beyond the number
-        arrow = {"width": 4, "headwidth": 12, "headlength": 10, "color": "#D55E00"}
-        left.annotate("", end, start, arrowprops=arrow, annotation_clip=False)
+        corners = np.vstack([_CORNERS[played : played + 2], [0.5, 0.5]]) + (column, row)
+        left.add_patch(Polygon(corners, fc="none", ec="#D55E00", lw=3.5, zorder=2.5))
     s = "s" * (env.turns_left != 1)
-    left.set_title(f"Q* of each move with {env.turns_left} turn{s} left (P: the player)", fontsize=10)
+    left.set_title(f"Q* with {env.turns_left} turn{s} left (orange: what was played)", fontsize=9)
     _bars(env.q_values(), probabilities, played, right)
     return fig
 
@@ -98,8 +96,8 @@ def _bars(q: np.ndarray, probabilities: pd.DataFrame, played: int | None, ax: Ax
     ax.set_yticks(where, labels, fontsize=9)
     label = ax.get_yticklabels()[len(ACTIONS) if played is None else played]
     label.set(color="#D55E00", fontweight="bold")
-    ax.set(xlim=(0, 1.12), xlabel="probability of the action")
-    ax.set_title("action probabilities (orange: what was played)", fontsize=10)
+    ax.set(xlim=(0, 1.12), xlabel="probability")
+    ax.set_title("probability of each answer", fontsize=9)
     ax.legend(loc="lower right", fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
 
@@ -129,17 +127,22 @@ def transcript(tokenizer, episode: Episode, steps: pd.DataFrame | None = None, n
     """An episode as HTML: what the environment said, what the policy answered, and how it ended.
 
     steps: of `lib.explore.steps`; its numbers then stand at each turn. now: the turn (from 1) that is marked, those
-    after it are pale (0: none). first: number of the first turn; above 1 for a continuation, whose past is left out.
+    after it are pale and those long before it folded (0: none). first: number of the first turn; above 1 for a
+    continuation, whose past is left out.
     """
     parts = [_STYLE, "<div class='xp'>"]
+    folded = range(0, now - 2) if now > 3 else range(0)  # so that the marked turn is in sight
     for i, t in enumerate(episode.turns):
         parts.append(f"<div class='{'later' if 0 < now < i + 1 else ''}'>")
         if i or first == 1:
             parts += [_message(role or "environment", text) for role, text in messages(tokenizer, t.context)]
+        if folded and i == 0:
+            parts.append(f"</div><details><summary>turns 1 to {folded.stop}</summary><div>")
         numbers = "" if steps is None else " · " + _numbers(steps.iloc[i])
         invalid = " <span class='bad'>invalid</span>" * t.invalid
         parts.append(f"<div class='{'now' if now == i + 1 else ''}'><div class='who'><b>turn {i + first}</b>{invalid}")
         parts.append(f"{numbers}</div><pre class='act'>{shown(t.text) or '(empty)'}</pre></div></div>")
+        parts.append("</details>" * (i + 1 == folded.stop))
     said = f": {shown(episode.error)}" if episode.error else ""
     parts.append(f"<div class='who'><b>ended: {episode.end.value}</b> after {len(episode.turns)} turns, ")
     parts.append(f"reward {episode.reward:.3g}{said}</div></div>")

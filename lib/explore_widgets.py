@@ -105,7 +105,7 @@ class Explorer(w.VBox):
         if self.pair is None:
             return
         options = [
-            (f"{task}: {sum(e.solved for e in played)} of {len(played)} solved", task)
+            (f"{sum(e.solved for e in played)}/{len(played)} solved · {task}", task)
             for task, played in self.pair.tasks(self.source.value).items()
         ]
         _fill(self.task, options)

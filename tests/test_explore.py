@@ -1,5 +1,6 @@
 """The explorer: values known by hand or from the analyses, hostile texts, and what it says of what is not stored."""
 
+from contextlib import closing
 from html.parser import HTMLParser
 
 import numpy as np
@@ -88,10 +89,10 @@ def test_the_jump_goes_through_all_error_states_and_begins_again(pair):
         at = explore.next_error_state(pair, "base", *at)
         seen.append(at)
     assert seen == every and len(every) > 3
-    config, tasks = lake("SF", "FG")
-    right = odds_policy({"Right": 1.0}, max_action_tokens=1)
-    calm = pair_of("frozenlake", config, right, right, tasks, quality=True)  # loses at most the last turn
-    assert explore.next_error_state(calm, "base", "lake-0", 0, 1) in (None, ("lake-0", 0, 3))
+    config, tasks = lake("SG", "FF")
+    right = odds_policy({"Right": 1.0}, max_action_tokens=1)  # the best action
+    calm = pair_of("frozenlake", config, right, right, tasks)
+    assert explore.next_error_state(calm, "base", "lake-0", 0, 1) is None
 
 
 def test_continuations_are_those_of_the_analysis(pair):
@@ -160,23 +161,33 @@ def test_messages_are_read_back_from_the_tokens():
         ]
 
 
+def test_long_past_turns_are_folded_and_nothing_is_lost():
+    config, tasks = lake("SF", "FG", max_turns=6)
+    e = scripted(odds_policy(BASE), config, tasks[0], ["Left", "Up", "Up", "Left", "Up", "Left"])
+    tokenizer = random_policy().tokenizer
+    whole, at_5 = (explore_view.transcript(tokenizer, e, now=now) for now in (0, 5))
+    for n in range(1, 7):
+        assert f"<b>turn {n}</b>" in at_5
+    fold = at_5[at_5.index("<details>") : at_5.index("</details>")]
+    assert "turns 1 to 3" in fold and [f"<b>turn {n}</b>" in fold for n in range(1, 7)] == [True] * 3 + [False] * 3
+    for page in (whole, at_5):
+        assert page.count("<div") == page.count("</div>") and page.count("<pre") == page.count("</pre>") == 13
+    assert "<details>" not in whole and at_5.count("class='later'") == 1 and at_5.count("class='now'") == 1
+
+
 @pytest.mark.parametrize("name", ["deepcoder", "sql", "bfcl", "terminal"])
 def test_other_environments_are_readable(name):
-    cls = env_class(name)
-    config = cls.Config(max_turns=2)
+    cls, config = env_class(name), env_class(name).Config(max_turns=2)
     policies = random_policy(0, max_action_tokens=6), random_policy(1, max_action_tokens=6)
     for p in policies:
         p.max_context = 8192
     tasks = cls.tasks(config, "test", 1)
     pair = pair_of(name, config, *policies, tasks, samples=1, quality=cls.has_step_measure)
-    (e,) = pair.episodes["rl"].values()
-    df = explore.steps(pair, "rl", e)
+    df = explore.steps(pair, "rl", e := next(iter(pair.episodes["rl"].values())))
     assert len(df) == len(e.turns) and np.isfinite(df.llr).all()
     page = Page(explore_view.transcript(policies[0].tokenizer, e, df, now=1))
-    env = cls(config)
-    for message in env.reset(tasks[0], 0):
-        assert message["content"].strip("\n") in page.text
-    env.close()
+    with closing(cls(config)) as env:
+        assert all(m["content"].strip("\n") in page.text for m in env.reset(tasks[0], 0))
     assert all(explore_view.shown(t.text) in explore_view.transcript(policies[0].tokenizer, e) for t in e.turns)
     assert ("quality" in page.text) == cls.has_step_measure == (not df.quality.isna().any())
     if cls.has_step_measure:
@@ -224,18 +235,15 @@ def test_the_widgets_step_jump_and_go_on(runs):
     assert shown.problem == "" and bytes(shown.board.value).startswith(b"\x89PNG")
     assert len(shown.task.options) == 4 and len(shown.sample.options) == 3
     for source in ("base", "rl"):
-        shown.source.value = source
-        shown.sample.value = 1
+        shown.source.value, shown.sample.value = source, 1
         assert shown.episode == shown.pair.episodes[source][shown.task.value, 1] and shown.turn.value == 1
     board = bytes(shown.board.value)
     shown.step.click()
     assert shown.turn.value == min(2, len(shown.episode.turns)) and shown.problem == ""
     assert len(shown.episode.turns) == 1 or bytes(shown.board.value) != board
     shown.jump.click()
-    if shown.problem:
-        assert not any(explore.error_states(shown.pair, e) for e in shown.pair.episodes["rl"].values())
-    else:
-        assert shown.turn.value in explore.error_states(shown.pair, shown.episode)
+    none = not any(explore.error_states(shown.pair, e) for e in shown.pair.episodes["rl"].values())
+    assert bool(shown.problem) == none and (none or shown.turn.value in explore.error_states(shown.pair, shown.episode))
     shown.samples.value = 3
     shown.go_on["base"].click()
     assert "of 3 solved" in shown.continued.value and shown.problem == ""
