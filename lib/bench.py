@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -130,7 +130,7 @@ class _StepClock(TrainerCallback):  # wall seconds of each step, rollouts includ
 def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
     """Turns a second at full budget."""
     cls = env_class(x.env)
-    policy, run = HFPolicy.load(model, **asdict(x.policy)), replace(x.train, updates=1)
+    policy, run = x.policy.load(model), replace(x.train, updates=1)
     trainer = stock_trainer(policy, cls, x.env_config, run, tasks, out)
     policy.model.eval()
     todo = jobs(tasks[: run.tasks_per_update], run.group_size, x.t_max)
@@ -153,7 +153,7 @@ def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, ou
     Raises RuntimeError where they do not.
     """
     cls, run = env_class(x.env), replace(x.train, updates=1, budget=BudgetMix(), kl_episodes=0)
-    policies = [HFPolicy.load(model, **asdict(x.policy)) for _ in range(2)]
+    policies = [x.policy.load(model) for _ in range(2)]
     ours = AgentTrainer(policies[0], cls, x.env_config, run, tasks, (), out / "ours")
     anchor = stock_trainer(policies[1], cls, x.env_config, run, tasks, out / "anchor")
     ours.seconds = {"rollout": 0.0, "sampling": 0.0}  # what `training_step` does first
@@ -187,7 +187,7 @@ def step_row(
     cls, clocks = env_class(x.env), (_StepClock(), _StepClock())
     for i in range(repetitions):
         for clock, place in zip(clocks, ("ours", "anchor"), strict=True):
-            policy, folder = HFPolicy.load(model, **asdict(x.policy)), out / f"{place}{i}"
+            policy, folder = x.policy.load(model), out / f"{place}{i}"
             if place == "ours":
                 trainer = AgentTrainer(policy, cls, x.env_config, run, tasks, (), folder)
                 trainer.add_callback(clock)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,17 +76,16 @@ def rollouts(d: Diagnosis, which: str) -> Path:
     about = {"env": d.env, "env_config": d.env_config, "policy": d.policy, "evaluation": d.evaluation}
     folder = model_folder(getattr(d, which), "main")
     make = partial(_roll, d, folder, tasks.tasks)
-    source = ("lib.rollout", "lib.policies.hf", env_class(d.env).__module__)
+    source = ("lib.rollout", d.policy.module, env_class(d.env).__module__)
     inputs = [model_key(folder), tasks.hash]
     return run_step(f"diagnose-{env_class(d.env).name}", about, make, root=RUNS, inputs=inputs, source=source)
 
 
 def _roll(d: Diagnosis, folder: Path, tasks: tuple, out: Path) -> dict[str, Any]:
-    from lib.policies.hf import HFPolicy
     from lib.rollout import jobs, rollout
 
     cls, todo = env_class(d.env), jobs(tasks, d.evaluation.samples, d.t_max, d.evaluation.seed)
-    policy = HFPolicy.load(folder, **asdict(d.policy))
+    policy = d.policy.load(folder)
     found = rollout(policy, cls, d.env_config, todo, quality=cls.has_step_measure, states=True, batch_size=64)
     save_episodes(found, out / "episodes.parquet")
     return {"episodes": len(found)}
@@ -104,10 +103,10 @@ def tables(d: Diagnosis) -> dict[str, pd.DataFrame]:
 
 def _analyse(d: Diagnosis, steps: list[Path], out: Path) -> None:
     from lib.analyses.step_quality import matched_states
-    from lib.policies.hf import HFPolicy
 
     cls = env_class(d.env)
-    base, rl = (HFPolicy.load(model_folder(m, "main"), **asdict(d.policy)) for m in (d.base, d.rl))
+    score = replace(d.policy, engine="hf", server="")  # as lib/analyses/stages.py
+    base, rl = (score.load(model_folder(m, "main")) for m in (d.base, d.rl))
     played = [load_episodes(step / "episodes.parquet") for step in steps]
     found = {"likelihood": nll.action_likelihood(base, rl, *played, d.t_max, d.analysis.likelihood_samples)}
     if cls.has_step_measure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -138,8 +138,8 @@ def open_pair(c: Checkpoint) -> Pair:
             }
     except NotMade as error:
         raise NotMade(f"{x.env}, {c.arm}, {c.label}: {error}. To make it, run:  {c.command}") from None
-    weights = {"rl": "model" if c.update is None else f"snapshots/update-{c.update:04d}", "base": "model"}
-    policies = {s: HFPolicy.load(folders[s] / weights[s], **asdict(x.policy)) for s in SOURCES}
+    hf = replace(x.policy, engine="hf", server="")
+    policies = {s: hf.load(stages.weights(x, folders[s], c.update if s == "rl" else None)) for s in SOURCES}
     check_same_tokens(policies["base"], policies["rl"])
     by_name = {s: {(e.task, e.sample): e for e in played[s]} for s in SOURCES}
     return Pair(c, x.arm_env_config(c.arm), policies, by_name)

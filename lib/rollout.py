@@ -135,17 +135,18 @@ def rollout(
 def _play(policy: Any, plays: list[_Play]) -> None:
     for p in plays:
         p.start(policy.chat)
-    session = policy.session()
-    alive = [i for i, p in enumerate(plays) if p.end is None]
-    while alive:
-        for i in alive:
-            if plays[i].length + policy.max_action_tokens > policy.max_context:
-                plays[i].end = End.BUDGET if plays[i].turns else End.ERROR
-                plays[i].error = f"context full: {plays[i].length} of {policy.max_context} tokens"
-        alive = [i for i in alive if plays[i].end is None]
-        if not alive:
-            break
-        actions = session.act(alive, [plays[i].context for i in alive], [plays[i].rng for i in alive])
-        for i, (action, logprobs) in zip(alive, actions, strict=True):
+    session, ready = policy.session(), list(range(len(plays)))
+    while True:
+        for i in ready:
+            p = plays[i]
+            if p.end is None and p.length + policy.max_action_tokens > policy.max_context:
+                p.end = End.BUDGET if p.turns else End.ERROR
+                p.error = f"context full: {p.length} of {policy.max_context} tokens"
+            if p.end is None:
+                session.add(i, p.context, p.rng)
+        found = session.poll()  # the engine decides whose turns end together: all, or each as it finishes
+        if not found:
+            return
+        for i, action, logprobs in found:
             plays[i].turn(policy.chat, action, logprobs)
-        alive = [i for i in alive if plays[i].end is None]
+        ready = [i for i, *_ in found]

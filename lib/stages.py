@@ -15,7 +15,6 @@ line for the first time in RL, and the comparison would be about that. It is eva
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -131,17 +130,15 @@ def _train_step(x: Experiment, arm: str, seed: int) -> Path:
     tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
     about = {"env": x.env, "env_config": env_config, "policy": x.policy, "run": run}
     make = partial(ranks.everywhere, _make_run, x, env_config, run, weights(x, base), tasks.tasks, probe.tasks)
-    sources = _sources(x, "lib.trainers.trainer")
+    sources = _sources(x, "lib.trainers.trainer", x.policy.module)
     inputs = [base, tasks.hash, probe.hash]
     return run_step(f"train-{x.name}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
 
 
 def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Path) -> dict[str, Any]:
-    from lib.policies.hf import HFPolicy
-    from lib.trainers.trainer import train
+    from lib.trainers.trainer import train  # torch is imported only where something is computed
 
-    policy = HFPolicy.load(base, **asdict(x.policy))
-    return train(policy, env_class(x.env), env_config, run, tasks, probe, out)
+    return train(x.policy.load(base), env_class(x.env), env_config, run, tasks, probe, out)
 
 
 def base_policy(x: Experiment) -> Path:
@@ -178,19 +175,18 @@ def episodes_step(
     make = partial(_make_episodes, x, env_config, folder, tasks.tasks, samples, budget)
     name = f"episodes-{x.name}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
     name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
-    sources = _sources(x, "lib.rollout", "lib.policies.hf")
+    sources = _sources(x, "lib.rollout", x.policy.module)
     return run_step(name, about, make, root=RUNS, inputs=[model, tasks.hash], source=sources)
 
 
 def _make_episodes(
     x: Experiment, env_config: Any, model: Path, tasks: tuple, samples: int, budget: int, out: Path
 ) -> dict[str, Any]:
-    from lib.policies.hf import HFPolicy
     from lib.rollout import jobs, rollout
 
     cls = env_class(x.env)
     todo = jobs(tasks, samples, budget, x.evaluation.seed)
-    policy = HFPolicy.load(model, **asdict(x.policy))
+    policy = x.policy.load(model)
     found = rollout(policy, cls, env_config, todo, quality=cls.has_step_measure, states=True, batch_size=64)
     save_episodes(found, out / "episodes.parquet")
     ends = [e.end.value for e in found]

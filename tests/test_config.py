@@ -1,12 +1,14 @@
 """The profiles: what they hold, and that wrong ones are refused with a message that helps."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from lib.config import ARMS, ROOT, EvalConfig, check_seeds, results_dir
 from lib.envs.frozenlake import FrozenLakeConfig
-from lib.policies.config import PolicyConfig
+from lib.manifest import source_hash
+from lib.policies.config import ENGINES, PolicyConfig
 from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment
 from lib.trainers.budgets import BudgetMix, Fixed, Staged
 from lib.trainers.config import TrainConfig
@@ -66,6 +68,8 @@ def test_turns_of_a_fraction_by_hand():
         (lambda: PolicyConfig(max_action_tokens=0), "max_action_tokens 0: it must be in 1..1023"),
         (lambda: PolicyConfig(max_action_tokens=64, max_context=64), "max_action_tokens 64: it must be in 1..63"),
         (lambda: PolicyConfig(temperature=0.0), "temperature 0.0: it must be > 0"),
+        (lambda: PolicyConfig(engine="sglang"), "engine 'sglang': known are hf, vllm"),
+        (lambda: PolicyConfig(server="http://localhost:8000"), "only engine 'vllm' has one, not 'hf'"),
         (lambda: check_seeds(1), "seeds=1: at least 2"),
         (lambda: check_seeds(0), "seeds=0: at least 2"),
         (lambda: check_seeds(True), "seeds=True"),
@@ -87,3 +91,17 @@ def test_wrong_values_are_refused_before_any_work(call, message):
 
 def test_seeds_are_counted_from_zero():
     assert check_seeds(3) == [0, 1, 2]
+
+
+def test_the_engine_is_chosen_by_name_and_a_missing_one_names_the_extra(base, monkeypatch):
+    from lib.policies.hf import HFPolicy
+
+    policy = PolicyConfig(max_context=300, temperature=0.5).load(base.folder)
+    assert type(policy) is HFPolicy and (policy.max_context, policy.temperature) == (300, 0.5)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as where it is not installed
+    with pytest.raises(ImportError, match=r"engine 'vllm' needs vLLM: pip install '.\[vllm\]'"):
+        PolicyConfig(engine="vllm").load(base.folder)
+    keys = {source_hash(PolicyConfig(engine=e).module) for e in ENGINES}
+    assert len(keys) == len(ENGINES)  # what is sampled depends on the engine in use ...
+    text = (ROOT / "lib" / "policies" / "hf.py").read_text() + (ROOT / "lib" / "trainers" / "trainer.py").read_text()
+    assert "policies.vllm" not in text  # ... and not on the others

@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 from lib.envs.frozenlake import FrozenLake
 from lib.episode import End
 from lib.policies.hf import HFPolicy
+from lib.policies.session import Session
 from lib.trainers.budgets import BudgetMix
 from lib.trainers.config import TrainConfig
 from lib.trainers.trainer import train
@@ -114,6 +115,34 @@ def test_when_every_episode_errs_nothing_is_learned_and_it_is_counted(policy, la
     assert row["reward"] is None or math.isnan(row["reward"])  # never 0
     after = HFPolicy.load(tmp_path / "model").model.state_dict()
     assert all(torch.equal(v, after[k]) for k, v in before.items())
+
+
+class External(HFPolicy):
+    """Says log-probabilities that differ from the model's by `shift`, as another implementation's would."""
+
+    external, shift = True, 0.0
+
+    def session(self):
+        session, act = super().session(), Session.act
+        session.act = lambda *a: [(t, [x - self.shift for x in logps]) for t, logps in act(session, *a)]
+        return session
+
+
+@pytest.mark.parametrize(("shift", "ratio"), [(0.0, 1.0), (0.5, math.exp(0.5)), (-0.5, math.exp(-0.5)), (2.0, 3.0)])
+def test_another_samplers_probabilities_are_corrected_token_by_token(base, lake, tmp_path, shift, ratio):
+    policy = External.load(base.folder, max_context=512)
+    policy.shift = shift
+    trainer = make(policy, lake, tmp_path, kl_episodes=0)
+    out = trainer._generate_and_score_completions(rows(trainer))
+    action = (out["completion_mask"] * out["tool_mask"]).bool()
+    correction = out["importance_sampling_ratio"][action]
+    np.testing.assert_allclose(correction, ratio, rtol=1e-4)  # truncated at 3, and no episode is dropped
+    own = torch.tensor([x for e in trainer.episodes for t in e.turns for x in t.logprobs]) + shift
+    np.testing.assert_allclose(out["old_per_token_logps"][action], own, atol=1e-5)  # the clip is about the model's own
+    loss = trainer._compute_loss(trainer.model, out).item()
+    uncorrected = trainer._compute_loss(trainer.model, out | {"importance_sampling_ratio": 1.0}).item()
+    assert uncorrected != 0 and loss == pytest.approx(ratio * uncorrected, rel=1e-3)
+    assert trainer._metrics["train"]["logp_gap"][0] == pytest.approx(abs(shift), abs=1e-5)
 
 
 def test_lora_trains_adapters_only(policy, base, lake, tmp_path):

@@ -11,7 +11,7 @@ Each compares the RL policy of (arm, seed) with the base policy that it was trai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,9 +104,9 @@ def _make(
     x: Experiment, base_arm: str, arm: str, seed: int, analysis: AnalysisConfig, make: Callable,
     steps: tuple[Path, Path], out: Path,
 ) -> dict[str, Any]:  # fmt: skip
-    from lib.policies.hf import HFPolicy  # torch is imported only where something is computed
+    score = replace(x.policy, engine="hf", server="")  # states are scored and played on by the model itself
 
-    base, rl = (HFPolicy.load(weights(x, s), **asdict(x.policy)) for s in steps)
+    base, rl = (score.load(weights(x, s)) for s in steps)
     rollouts = episodes(x, base_arm), episodes(x, arm, seed)
     df = make(x, env_class(x.env), x.arm_env_config(arm), base, rl, *rollouts, analysis)
     df.to_parquet(out / "table.parquet", index=False)

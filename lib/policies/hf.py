@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ class HFPolicy:
     max_context: int = 4096
     thinking: bool = False
     chat: ChatFormat = field(init=False)
+    external: ClassVar[bool] = False  # whether another implementation than `model` samples
 
     def __post_init__(self):
         if self.temperature <= 0:

@@ -54,7 +54,11 @@ class _Layer(DynamicLayer):
 
 
 class Session:
-    """Episodes played side by side on one KV cache. `act` is called once a turn with the episodes still alive."""
+    """Episodes played side by side on one KV cache: a turn of all of them at a time.
+
+    `add` asks for an action of an episode, `poll` gives the actions that are done (see lib/rollout.py). Here `poll` is
+    one call of `act` for all that were added.
+    """
 
     def __init__(self, policy: HFPolicy):
         self.policy = policy
@@ -67,6 +71,19 @@ class Session:
         self.mask = torch.zeros(1, 0, dtype=torch.bool)  # (rows, cached tokens): False is a hole
         self.length = torch.zeros(1, dtype=torch.long)  # real tokens of each row
         self.pending: dict[int, list[int]] = {}  # the last sampled token of an episode, not yet in the cache
+        self.asked: list[tuple[int, list[int], np.random.Generator]] = []
+
+    def add(self, episode: int, appended: list[int], rng: np.random.Generator) -> None:
+        """Ask for the next action of an episode. appended: what the environment put after its last action."""
+        self.asked.append((episode, appended, rng))
+
+    def poll(self) -> list[tuple[int, list[int], list[float]]]:
+        """Episodes whose action is done, with its tokens and their log-probabilities; [] when none was asked for."""
+        asked, self.asked = self.asked, []
+        if not asked:
+            return []
+        episodes, appended, rngs = zip(*asked, strict=True)
+        return [(e, *a) for e, a in zip(episodes, self.act(episodes, appended, rngs), strict=True)]
 
     @torch.inference_mode()
     def act(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ from lib.store import read_jsonl
 from lib.trainers import critic, ranks, record
 from lib.trainers.advantages import ALGORITHMS, USES_ORACLE, USES_VALUES, token_advantages
 from lib.trainers.config import TrainConfig
-from lib.trainers.trl_config import grpo_config, lora_config
+from lib.trainers.trl_config import check, grpo_config, lora_config
 
 
 class AgentTrainer(GRPOTrainer):
     """TRL's trainer with multi-turn episodes. See the module's docstring for what is overridden."""
 
     def __init__(self, policy: HFPolicy, env_class: type[Env], env_config: Any, run: TrainConfig, tasks, probe, out):
-        self._check(policy, env_class, run)
+        check(policy, env_class, run)
         self.policy, self.env_class, self.env_config, self.run_config = policy, env_class, env_config, run
         self.tasks, self.probe, self.out, self._wanted = tasks, probe, Path(out), None
         ranks.start()
@@ -57,24 +58,15 @@ class AgentTrainer(GRPOTrainer):
         self._per_update = self.args.steps_per_generation * self.num_iterations  # of TRL's steps, one a micro-batch
         self.policy = copy.copy(policy)
         self.policy.model = self.model
+        if policy.external:  # TRL then corrects for the sampler's slightly other probabilities; `session` syncs weights
+            self.use_vllm, self._last_loaded_step = True, -1
+            self.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
         self.base = self.ref_model  # what the KL is measured to; with LoRA: the model without its adapter
         if run.kl_episodes and not run.lora_rank and self.base is None:
             self.base = copy.deepcopy(self.model).requires_grad_(False)
         self.critic = None
         if run.algorithm in USES_VALUES:
             self.critic = critic.attach(self.model, run.ppo.critic_width, run.seed)
-
-    @staticmethod
-    def _check(policy: HFPolicy, env_class: type[Env], run: TrainConfig) -> None:
-        if run.algorithm in USES_ORACLE and env_class.value is Env.value:
-            raise ValueError(
-                f"{run.algorithm} needs exact Q* and V*: {env_class.name} has no `value()`; FrozenLake has"
-            )
-        if run.beta and not run.lora_rank and not Path(policy.model.config._name_or_path or "?").is_dir():
-            raise ValueError(
-                f"beta {run.beta}: the base policy is loaded again as the reference, from a local folder, not from "
-                f"{policy.model.config._name_or_path!r}: load the policy with HFPolicy.load(folder)"
-            )
 
     def _order(self) -> np.ndarray:
         """Indices of the training tasks in the order of the run: passes over all tasks, each shuffled by the seed."""
@@ -107,7 +99,9 @@ class AgentTrainer(GRPOTrainer):
         flat = ranks.mine([a for g in advantages for a in g])
         rows = [token_advantages(e, a) for e, a in zip(self.episodes, flat, strict=True)]
         out["advantages"] = _pad(rows, width, out["advantages"].device)
-        out["old_per_token_logps"] = _pad([e.completion()[2] for e in self.episodes], width, out["advantages"].device)
+        if not self.policy.external:  # else TRL's: the model's own, from which the sampler's differ
+            logps = [e.completion()[2] for e in self.episodes]
+            out["old_per_token_logps"] = _pad(logps, width, out["advantages"].device)
         known = [e for e in everyone if e.end is not End.ERROR]
         self.note["kl"] = record.kl_to_base(self, known[: self.run_config.kl_episodes])
         self.seconds["rollout"] += time.perf_counter() - start
@@ -175,7 +169,7 @@ class AgentTrainer(GRPOTrainer):
             value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, self.decisions)
             loss = loss + ppo.value_coef * value_loss
             self._metrics["train"]["value_loss"].append(self.accelerator.gather(value_loss.detach()).mean().item())
-        gap = ((self._scored - inputs["old_per_token_logps"]).abs() * mask).max()
+        gap = ((self._scored - inputs["sampling_per_token_logps"]).abs() * mask).max()
         gap = self.accelerator.gather(gap).max().item()
         if self._step % self._per_update < self.args.steps_per_generation:  # same weights as the rollout
             self._metrics["train"]["logp_gap"].append(gap)

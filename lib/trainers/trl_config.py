@@ -7,9 +7,22 @@ from pathlib import Path
 from peft import LoraConfig
 from trl import GRPOConfig
 
+from lib.envs.base import Env
 from lib.policies.hf import HFPolicy
 from lib.trainers import ranks
+from lib.trainers.advantages import USES_ORACLE
 from lib.trainers.config import TrainConfig
+
+
+def check(policy: HFPolicy, env_class: type[Env], run: TrainConfig) -> None:
+    """Raises ValueError for a run that its environment or its policy does not allow."""
+    if run.algorithm in USES_ORACLE and env_class.value is Env.value:
+        raise ValueError(f"{run.algorithm} needs exact Q* and V*: {env_class.name} has no `value()`; FrozenLake has")
+    if run.beta and not run.lora_rank and not Path(policy.model.config._name_or_path or "?").is_dir():
+        raise ValueError(
+            f"beta {run.beta}: the base policy is loaded again as the reference, from a local folder, not from "
+            f"{policy.model.config._name_or_path!r}: load the policy with HFPolicy.load(folder)"
+        )
 
 
 def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOConfig:
@@ -40,6 +53,7 @@ def grpo_config(policy: HFPolicy, run: TrainConfig, checkpoints: Path) -> GRPOCo
         temperature=policy.temperature,
         scale_rewards="group" if run.scale_rewards else "none",
         mask_truncated_completions=False,
+        vllm_importance_sampling_mode="token_truncate",  # TRL's default drops long episodes; used with vLLM only
         max_completion_length=policy.max_context,
         bf16=False,
         gradient_checkpointing=run.gradient_checkpointing,
