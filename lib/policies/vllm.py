@@ -63,6 +63,17 @@ class VLLMPolicy(HFPolicy):
         policy.sync()
         return policy
 
+    def sampling(self, seed: int) -> dict[str, Any]:
+        """One action as `lib.policies.session` samples it: nothing cut off, ended by the chat format's tokens only."""
+        return {
+            "temperature": self.temperature,
+            "max_tokens": self.max_action_tokens,
+            "logprobs": 0,  # of the sampled token
+            "seed": seed,
+            "stop_token_ids": list(self.chat.stop_ids),
+            "ignore_eos": True,  # or the model's generation config would name more of them
+        }
+
     def session(self) -> VLLMSession:
         """A fresh set of episodes, played with the model's present weights. Turns of an older session are dropped."""
         self.sync()
@@ -75,6 +86,8 @@ class VLLMPolicy(HFPolicy):
         The first time a model with all weights halved goes first: a sync that leaves some weights as they were would
         otherwise only be noticed once training has changed them enough.
         """
+        if self.max_context > self.engine.max_context:
+            raise ValueError(f"max_context {self.max_context}: the engine was started with {self.engine.max_context}")
         self.engine.cancel()
         if self.engine.can_sync and not self.engine.proved:
             with halved(self.model):
@@ -91,7 +104,7 @@ class VLLMPolicy(HFPolicy):
         if len(prompt) + self.max_action_tokens > self.max_context:
             raise ValueError(f"max_context {self.max_context}: vLLM needs {len(prompt)} more than max_action_tokens")
         for i in range(PROBES):
-            self.engine.start(i, prompt, seed=i)
+            self.engine.start(i, prompt, self.sampling(seed=i))
         found = []
         while len(found) < PROBES:
             found += self.engine.finished()
@@ -112,7 +125,7 @@ class VLLMSession:
     """Episodes in flight, each at its own turn; the interface of `lib.policies.session.Session`."""
 
     def __init__(self, policy: VLLMPolicy):
-        self.engine = policy.engine
+        self.policy, self.engine = policy, policy.engine
         self.tokens: dict[int, list[int]] = {}  # all of an episode so far
 
     def _check(self) -> None:
@@ -123,7 +136,7 @@ class VLLMSession:
         """Ask for the next action of an episode; it joins those in flight."""
         self._check()
         self.tokens[episode] = self.tokens.get(episode, []) + list(appended)
-        self.engine.start(episode, self.tokens[episode], int(rng.integers(2**63)))
+        self.engine.start(episode, self.tokens[episode], self.policy.sampling(int(rng.integers(2**63))))
 
     def poll(self) -> list[tuple[int, list[int], list[float]]]:
         """Wait for actions that are done: episode, tokens and log-probabilities (nats). [] when none is in flight."""

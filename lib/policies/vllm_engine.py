@@ -1,6 +1,8 @@
 """The two places where vLLM runs: in this process, or as a `vllm serve`. lib/policies/vllm.py uses them.
 
-Both take requests for one action (`start`), wait for those that are done (`finished`) and take weights (`push`).
+Both take requests for one action (`start`: a key, the tokens so far, sampling parameters), wait for those that are done
+(`finished`: key, tokens, log-probabilities; [] when none is in flight) and take weights (`push`). max_context: tokens a
+request may have. can_sync: whether they can be given other weights. proved: whether that was tested.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,36 +31,36 @@ class Colocated:
 
     def __init__(self, policy: VLLMPolicy, memory: float):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine is stepped, and given weights, here
-        for name, value in (("VLLM_NO_USAGE_STATS", "1"), ("VLLM_LOGGING_LEVEL", "WARNING")):
+        for name, value in (("VLLM_NO_USAGE_STATS", "1"), ("VLLM_LOGGING_LEVEL", "ERROR")):
             os.environ.setdefault(name, value)
         from vllm import LLM, SamplingParams
         from vllm.platforms import current_platform
         from vllm.sampling_params import RequestOutputKind
 
-        cpu = current_platform.is_cpu()
-        if cpu:
+        more: dict[str, Any] = {}
+        if current_platform.is_cpu():
             _keep_cpu_weights_plain()
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+            more = {"enforce_eager": True, "block_size": 32}  # of the prefix cache; 128 is more than many a turn
         self.session, self.proved, self.asked, self.count = None, False, {}, 0
-        self.params = lambda seed: SamplingParams(
-            **_sampling(policy, seed), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
-        )
+        self.max_context = policy.max_context
+        self.params = partial(SamplingParams, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         self.llm = LLM(
             model=policy.model.config._name_or_path,
             skip_tokenizer_init=True,
             dtype=str(policy.model.dtype).removeprefix("torch."),
-            max_model_len=policy.max_context,
+            max_model_len=self.max_context,
             gpu_memory_utilization=memory,
             logprobs_mode="processed_logprobs",  # at the temperature of sampling
             enable_prefix_caching=True,
-            enforce_eager=cpu,
             seed=0,
+            **more,
         )
 
-    def start(self, key: int, tokens: list[int], seed: int) -> None:
+    def start(self, key: int, tokens: list[int], sampling: dict[str, Any]) -> None:
         name, self.count = str(self.count), self.count + 1
         self.asked[name] = key
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(tokens)}, self.params(seed))
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(tokens)}, self.params(**sampling))
 
     def finished(self) -> list[tuple[int, list[int], list[float]]]:
         while self.asked:
@@ -92,23 +95,18 @@ class Server:
     def __init__(self, url: str, policy: VLLMPolicy):
         from trl.generation.vllm_client import VLLMClient
 
-        self.client, self.policy = VLLMClient(base_url=url, connection_timeout=60), policy
+        self.client = VLLMClient(base_url=url, connection_timeout=60)
         served = self.client.get_server_info()["model_config"]
-        if served["logprobs_mode"] != "processed_logprobs" or served["max_model_len"] < policy.max_context:
-            raise ValueError(
-                f"{url} has --logprobs-mode {served['logprobs_mode']} and --max-model-len {served['max_model_len']}; "
-                f"needed are processed_logprobs and at least {policy.max_context}. Start it with: {SERVE}"
-            )
-        self.session, self.proved = None, False
+        if served["logprobs_mode"] != "processed_logprobs":
+            raise ValueError(f"{url} has --logprobs-mode {served['logprobs_mode']}; start it with: {SERVE}")
+        self.session, self.proved, self.max_context = None, False, served["max_model_len"]
         self.pool = ThreadPoolExecutor(max_workers=64)
         self.asked: dict[Future, int] = {}
         self.can_sync = policy.model.device.type == "cuda"
         self.served = _fingerprint(policy.model)
 
-    def start(self, key: int, tokens: list[int], seed: int) -> None:
-        more = _sampling(self.policy, seed)
-        args = {k: more.pop(k) for k in ("temperature", "max_tokens", "logprobs")}
-        self.asked[self.pool.submit(self.client.generate, [list(tokens)], generation_kwargs=more, **args)] = key
+    def start(self, key: int, tokens: list[int], sampling: dict[str, Any]) -> None:
+        self.asked[self.pool.submit(self.client.generate, [list(tokens)], generation_kwargs=sampling)] = key
 
     def finished(self) -> list[tuple[int, list[int], list[float]]]:
         done = wait(self.asked, return_when=FIRST_COMPLETED).done if self.asked else ()
@@ -136,18 +134,7 @@ class Server:
         self.client.reset_prefix_cache()
 
 
-def _sampling(policy: VLLMPolicy, seed: int) -> dict[str, Any]:
-    """One action as `lib.policies.session` samples it: nothing is cut off, only the chat format's tokens end it."""
-    return {
-        "temperature": policy.temperature,
-        "max_tokens": policy.max_action_tokens,
-        "logprobs": 0,  # of the sampled token
-        "seed": seed,
-        "stop_token_ids": list(policy.chat.stop_ids),
-        "ignore_eos": True,  # or the model's generation config would name more of them
-    }
-
-
+@torch.no_grad()
 def weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The model's parameters under their names in a checkpoint, LoRA merged, nothing else (no critic).
 
