@@ -29,6 +29,7 @@ setup: $(READY) ## make .venv with the pinned packages; nothing to do where the 
 	python3 -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOCK)
 	.venv/bin/python .ci/check_pins.py $(LOCK)
+	.venv/bin/python -m lib.envs.bfcl_data >/dev/null
 	touch $@
 
 reproduce: $(READY) ## rerun the paper: runs, notebooks, tables, figures (PROFILE=tiny SEEDS=3; DRY=1: only the plan)
