@@ -67,7 +67,7 @@ def run_name(env: str, arm: str, seed: int | None) -> str:
     return f"{env}-{arm}" + ("" if seed is None else f"-s{seed}")
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
     """One thread a worker; a worker dies with its driver, so that a killed run leaves nothing behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -86,7 +86,7 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
     context = multiprocessing.get_context("spawn")
-    with cf.ProcessPoolExecutor(workers, context, _start_worker) as pool:
+    with cf.ProcessPoolExecutor(workers, context, start_worker) as pool:
         following: dict[cf.Future, list[tuple[Callable, str]]] = {}
         names = {}
         for x in PROFILES[profile]:
@@ -121,15 +121,15 @@ def _wait(
             else:
                 started = {pool.submit(call): name for call, name in after}
                 names, pending = names | started, pending | set(started)
-            _say(f"{'FAILED' if error else 'done'}  {names[f]}")
+            say(f"{'FAILED' if error else 'done'}  {names[f]}")
         done_before += len(done)
         lines = [line for f in pending if f.running() and (line := progress(names[f]))]
         waited = time.monotonic() - start
-        left = f", about {_clock(waited / done_before * (total - done_before))} left" if done else ""
+        left = f", about {clock(waited / done_before * (total - done_before))} left" if done else ""
         if lines and (done or sys.stderr.isatty() or int(waited / POLL_S) % 6 == 0):
-            _say(f"[{_clock(waited)}] {done_before}/{total} done{left}")
+            say(f"[{clock(waited)}] {done_before}/{total} done{left}")
             for line in lines:
-                _say(f"    {line}")
+                say(f"    {line}")
     return failed
 
 
@@ -141,7 +141,7 @@ def progress(name: str) -> str | None:
         return None
     done, total = rows[-1]["update"], rows[-1]["updates"]
     pace = sum(r["seconds_rollout"] + r["seconds_update"] for r in rows[-20:]) / min(len(rows), 20)
-    return f"{name}: update {done}/{total}, reward {rows[-1]['reward']:.2f}, ETA {_clock(pace * (total - done))}"
+    return f"{name}: update {done}/{total}, reward {rows[-1]['reward']:.2f}, ETA {clock(pace * (total - done))}"
 
 
 def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) -> None:
@@ -153,7 +153,7 @@ def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) 
             jobs = {pool.submit(run_notebook, p, out, {"profile": profile, "seeds": seeds}): p for p in batch}
             for job in cf.as_completed(jobs):
                 job.result()
-                _say(f"done  {jobs[job].stem}")
+                say(f"done  {jobs[job].stem}")
 
 
 def finished_steps(profile: str, seeds: Sequence[int]) -> list[Path]:
@@ -186,11 +186,11 @@ def stamp(profile: str, names: Sequence[str], steps: Sequence[Path]) -> dict[str
     return {"notebooks": list(names), "steps": [s.name for s in steps], "files": made}
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -232,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.runs_only:
             steps, done = finished_steps(args.profile, seeds), results_dir(args.profile) / "executed" / ".stamp"
             if done.is_file() and json.loads(done.read_text("utf-8")) == stamp(args.profile, wanted, steps):
-                _say("notebooks, tables and figures are up to date")
+                say("notebooks, tables and figures are up to date")
             else:
                 run_notebooks(wanted, args.profile, len(seeds), args.workers)
                 write_manifest(args.profile, seeds, steps, time.monotonic() - start)
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError, OSError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    _say(f"done in {_clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")
+    say(f"done in {clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")
     return 0
 
 

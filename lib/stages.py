@@ -2,7 +2,7 @@
 
     base_policy(x)                  the model folder of the base policy
     trained_policy(x, arm, seed)    the model folder after training
-    episodes(x, arm, seed, split)   rollouts of a policy on the test or training panel, with states and step quality
+    episodes(x, arm, seed, split)   rollouts of a policy on a panel, with states and step quality
 
 x is an Experiment (lib/config.py); arm "base" is the base policy and has no seed. Nothing here is computed twice: the
 key of a step holds its config, the source of the modules that it uses, the panel, and the key of what it builds on.
@@ -160,14 +160,15 @@ def episodes_step(
     """
     if (arm in BASE_ARMS) != (seed is None):
         raise ValueError(f"arm {arm!r} with seed {seed!r}: a base policy has no seed, every other arm has one")
-    if split not in ("test", "train"):
-        raise ValueError(f"split {split!r}: policies are evaluated on 'test' or 'train'")
+    panels = {"test": test_panel, "valid": probe_panel, "train": seen_panel}
+    if split not in panels:
+        raise ValueError(f"split {split!r}: policies are evaluated on {', '.join(map(repr, panels))}")
     budget = x.t_max if budget is None else budget
     if not 1 <= budget <= x.t_max:
         raise ValueError(f"budget {budget}: it must be in 1..{x.t_max} (Tmax)")
     model = base_step(x, arm) if arm in BASE_ARMS else train_step(x, arm, seed)
-    tasks = test_panel(x) if split == "test" else seen_panel(x)
-    samples = x.evaluation.samples if split == "test" else x.evaluation.train_samples
+    tasks = panels[split](x)
+    samples = x.evaluation.train_samples if split == "train" else x.evaluation.samples
     env_config = x.arm_env_config(arm)
     folder = weights(x, model, update)
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
