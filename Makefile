@@ -11,12 +11,15 @@ PY := $(or $(ACTIVE),.venv/bin/python)
 READY := $(if $(ACTIVE),,.venv/ready)
 SEEDS_ARG := $(if $(SEEDS),--seeds $(SEEDS))
 WORKERS_ARG := $(if $(WORKERS),--workers $(WORKERS))
+SWEEP ?= notebooks/sweeps/budgetmix_grid.toml
+ENGINE ?= local
+SCHEDULER_ARG := $(if $(SCHEDULER),--scheduler $(SCHEDULER))
 NOTEBOOKS_ARG := $(if $(NOTEBOOKS),--notebooks $(NOTEBOOKS))
 export PYTHONPATH := $(CURDIR)
 export MODEL
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce train figures report diagnose verify readme test test-vllm lint gpu-check bench lab strip clean
+.PHONY: help setup reproduce train figures report diagnose verify readme test test-vllm lint gpu-check bench sweep lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -77,6 +80,9 @@ gpu-check: $(READY) ## measure a GPU machine: tokens a second, MFU, memory; no n
 bench: $(READY) ## measure speed against the stock ways; writes results/tables/bench.csv
 	OMP_NUM_THREADS=1 $(PY) -m lib.bench
 
+sweep: $(READY) ## work off a grid (SWEEP=file.toml ENGINE=local|slurm|dask SCHEDULER=tcp://host:8786)
+	$(PY) -m lib.sweep $(SWEEP) --engine $(ENGINE) $(WORKERS_ARG) $(SCHEDULER_ARG)
+
 lab: $(READY) ## open the notebooks in JupyterLab
 	$(PY) -m jupyterlab --notebook-dir . notebooks
 
@@ -84,5 +90,5 @@ strip: $(READY) ## take the outputs out of the notebooks in git
 	$(PY) -m lib.notebook --strip notebooks/*.ipynb
 
 clean: ## remove runs, executed notebooks and caches; keeps tables, figures and .venv
-	rm -rf results/runs results/executed results/report results/smoke .pytest_cache .ruff_cache .hypothesis
+	rm -rf results/runs results/executed results/report results/smoke results/sweeps .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -12,8 +12,8 @@ python -m lib.sweep FILE --engine dask --scheduler tcp://host:8786           on 
     [fixed]                                 # the same for all points
     "train.updates" = 80
 
-Other keys for configs: profile, split ("valid"), ks ([1]), ts; for both: [figure] (x, hue, col, row), [slurm]. Everything
-goes to results/sweeps/<file name>/: results.csv with a row for each result of a point, figure.png, figure.pdf, and
+Other keys for configs: profile, split ("valid"), ks ([1]), ts; for both: [figure] (x, hue, col, row), [slurm].
+Everything goes to results/sweeps/<file name>/: results.csv with a row for each result of a point, figure.png and .pdf, and
 points/ with what each point left. Finished points are found again; failed ones are tried again.
 """
 
@@ -109,7 +109,8 @@ def _finished(job: Any, out: Path, name: str, key: str) -> dict[str, Any]:
 
 def table(sweep: Sweep, results: dict[str, dict]) -> pd.DataFrame:
     """The rows of all finished points in the order of the sweep, each with the values of its point before them."""
-    rows = [sweep.points[n].values | row for n in sweep.points if n in results for row in results[n]["rows"]]
+    done = [(p.values, results[n]["rows"]) for n, p in sweep.points.items() if n in results]
+    rows = [{name: values[name] for name in sweep.grid} | row for values, found in done for row in found]
     return pd.DataFrame([{k: str(v) if type(v) is list else v for k, v in row.items()} for row in rows])
 
 
@@ -170,9 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             about |= {"points": {n: r["seconds"] for n, r in results.items()}}
             if results:
                 save(sweep, table(sweep, results), about, out)
-                say(
-                    f"{len(results)} of {len(sweep.points)} points are in {out / 'results.csv'} and {out / 'figure.png'}"
-                )
+                say(f"{len(results)} of {len(sweep.points)} points are in results.csv and figure.png of {out}")
     except Timeout:
         print(f"error: another sweep called {sweep.name} is running", file=sys.stderr)
         return 1

@@ -21,10 +21,12 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file that was read. points: by name. value: the column that is drawn. figure: {place: column}."""
+    """A sweep file that was read. points: by name. grid: what varies. value: the column that is drawn. figure:
+    {place: column}. slurm: options of that engine."""
 
     name: str
     points: dict[str, Point]
+    grid: tuple[str, ...]
     value: str
     figure: dict[str, str]
     slurm: dict[str, Any]
@@ -59,7 +61,7 @@ def read_sweep(path: str | Path) -> Sweep:
         figure = _figure(given, grid, kind)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    return Sweep(Path(path).stem, points, given.get("value", "success"), figure, given.get("slurm", {}))
+    return Sweep(Path(path).stem, points, tuple(grid), given.get("value", "success"), figure, given.get("slurm", {}))
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:

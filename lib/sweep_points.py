@@ -36,11 +36,11 @@ ELSEWHERE = {  # fields that a run takes from somewhere else: to change them her
 
 
 def vary(x: Experiment, arm: str, values: dict[str, Any]) -> Experiment:
-    """`x` with the one arm `arm`, and with the fields that dotted paths name changed: "train.group_size", "evaluation.tasks",
-    "env_config.size", or of the arm itself "arm.budget.grid", "arm.algorithm".
+    """`x` with the one arm `arm` and other values of fields, given as dotted paths: "train.group_size",
+    "evaluation.tasks", "env_config.size", or of the arm itself "arm.budget.grid", "arm.algorithm".
 
     Raises ValueError for a path that there is not, that takes effect elsewhere, or a value of another type.
-    """  # fmt: skip
+    """
     x = replace(x, arms=(arm,), analysed=())
     parts = {"arm": x.arm(arm)} | {name: getattr(x, name) for name in VARIED}
     for path in values:
