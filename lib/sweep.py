@@ -13,7 +13,7 @@ python -m lib.sweep FILE --engine dask --scheduler tcp://host:8786           on 
     "train.updates" = 80
 
 Other keys for configs: profile, split ("valid"), ks ([1]), ts; for both: [figure] (x, hue, col, row), [slurm].
-Everything goes to results/sweeps/<file name>/: results.csv with a row for each result of a point, figure.png and .pdf, and
+All goes to results/sweeps/<file name>/: results.csv with a row for each result of a point, figure.png and .pdf, and
 points/ with what each point left. Finished points are found again; failed ones are tried again.
 """
 
