@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures as cf
-import ctypes
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +31,7 @@ from lib.sections import LAST, SECTIONS, applicable
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
 from lib.tables import write_whole
+from lib.worker import start_worker
 
 POLL_S = 5.0
 
@@ -65,18 +64,6 @@ def evaluations(x: Experiment, arm: str, seed: int | None) -> list[Callable[[], 
 
 def run_name(env: str, arm: str, seed: int | None) -> str:
     return f"{env}-{arm}" + ("" if seed is None else f"-s{seed}")
-
-
-def start_worker() -> None:
-    """One thread a worker; a worker dies with its driver, so that a killed run leaves nothing behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    import torch
-    import transformers
-
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
 
 
 def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:

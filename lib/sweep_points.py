@@ -23,6 +23,7 @@ from lib.manifest import file_hash, source_hash, step_key
 from lib.parameters import Parameter, check_parameter, find_parameter, read_parameters
 from lib.profiles import experiment
 from lib.tables import write_whole
+from lib.worker import end_with_driver, start_worker
 
 VARIED = ("env_config", "base", "policy", "train", "evaluation", "train_tasks", "probe_tasks")
 ELSEWHERE = {  # fields that a run takes from somewhere else: to change them here would change nothing
@@ -203,10 +204,8 @@ def main(argv: list[str] | None = None) -> int:
     log = os.open(todo.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    from lib.reproduce import start_worker
-
-    start_worker()
     start, point = time.monotonic(), read_todo(todo)
+    start_worker() if isinstance(point, ConfigPoint) else end_with_driver()  # a notebook's kernel loads torch itself
     done: dict[str, Any] = {"key": point.key()}
     try:
         done["rows"] = point.rows(todo.with_suffix(""))
