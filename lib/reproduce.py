@@ -210,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"MODEL={os.environ['MODEL']}: profile {args.profile} trains its own; use {', '.join(HUB)}"
             )
         if args.dry_run or xs[0].model:
-            _say(plan_table(xs, len(seeds)).to_markdown(index=False, floatfmt=".3g"))
+            say(plan_table(xs, len(seeds)).to_markdown(index=False, floatfmt=".3g"))
         if args.dry_run:
             return 0
         check_device(xs, len(seeds))

@@ -25,7 +25,7 @@ from lib.profiles import experiment
 from lib.tables import write_whole
 from lib.worker import end_with_driver, start_worker
 
-VARIED = ("env_config", "base", "policy", "train", "evaluation", "train_tasks", "probe_tasks")
+VARIED = ("env_config", "base", "model", "revision", "policy", "train", "evaluation", "train_tasks", "probe_tasks")
 ELSEWHERE = {  # fields that a run takes from somewhere else: to change them here would change nothing
     "train.seed": "`seeds` of the sweep file",
     "train.budget": "the arm: use arm.budget",
