@@ -19,8 +19,8 @@ def random_policy(seed=0, head_dim=8, **kwargs):
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(TOKENIZER), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=head_dim, max_position_embeddings=512, tie_word_embeddings=True, initializer_range=0.5,
-        eos_token_id=TOKENIZER.eos_token_id, pad_token_id=TOKENIZER.pad_token_id,
+        num_key_value_heads=2, head_dim=head_dim, max_position_embeddings=512, tie_word_embeddings=True,
+        initializer_range=0.5, eos_token_id=TOKENIZER.eos_token_id, pad_token_id=TOKENIZER.pad_token_id,
     )  # fmt: skip
     return HFPolicy(Qwen3ForCausalLM(config).eval(), TOKENIZER, max_context=512, **kwargs)
 

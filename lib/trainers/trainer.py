@@ -169,7 +169,8 @@ class AgentTrainer(GRPOTrainer):
             value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, self.decisions)
             loss = loss + ppo.value_coef * value_loss
             self._metrics["train"]["value_loss"].append(self.accelerator.gather(value_loss.detach()).mean().item())
-        gap = ((self._scored - inputs["sampling_per_token_logps"]).abs() * mask).max()
+        sampled = inputs["sampling_per_token_logps" if self.policy.external else "old_per_token_logps"]
+        gap = ((self._scored - sampled).abs() * mask).max()
         gap = self.accelerator.gather(gap).max().item()
         if self._step % self._per_update < self.args.steps_per_generation:  # same weights as the rollout
             self._metrics["train"]["logp_gap"].append(gap)
