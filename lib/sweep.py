@@ -126,7 +126,9 @@ def draw(sweep: Sweep, df: pd.DataFrame) -> sns.FacetGrid:
     if df.duplicated([*columns, "seed"] if seeds else columns).any():
         raise ValueError(f"several rows for one {', '.join(columns)}: name what else varies in [figure]")
     use_style()
-    look = {"palette": "colorblind", "dodge": 0.3} if "hue" in sweep.figure else {}
+    look: dict[str, Any] = {}
+    if "hue" in sweep.figure:  # seaborn cannot dodge a single level, all that is left where the other points failed
+        look = {"palette": "colorblind", "dodge": 0.3 if df[sweep.figure["hue"]].nunique() > 1 else False}
     return sns.catplot(
         df, y=sweep.value, kind="point", errorbar=_over_seeds if seeds else None, height=3, capsize=0.1, markersize=4,
         linewidth=1.5, err_kws={"linewidth": 1}, **look, **sweep.figure,
