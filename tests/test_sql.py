@@ -117,6 +117,20 @@ def test_reseed_changes_nothing():
     assert found[0] == found[1]
 
 
+def test_it_can_be_continued_from_a_stored_state():
+    from known_odds import odds_policy
+
+    from lib.analyses.continuation import continue_from
+    from lib.analyses.states import State
+
+    env, policy = Sql(SqlConfig()), odds_policy({"Right": 1.0}, max_action_tokens=1)  # its one word is no SQL
+    env.reset(task("SELECT name FROM people"), 0)
+    env.step("hm")
+    state = State("rl", "t", 0, 2, 10, policy.chat.prompt([{"role": "user", "content": "who?"}]), env.snapshot())
+    (played,) = continue_from(policy, Sql, SqlConfig(), [state], 2, seed=0)
+    assert [(e.end.value, len(e.turns), e.reward) for e in played] == [("invalid", 2, 0)] * 2  # the third in a row
+
+
 ACTIONS = ["SHOW TABLES", "DESC people", "SELECT name FROM people", "SELECT age, name FROM people ORDER BY age",
            "SELECT no", "USE shop", "hm", "submit", "SELECT 0.1 + 0.2, x'00ff'"]  # fmt: skip
 
