@@ -159,7 +159,7 @@ def test_lora_trains_adapters_only(policy, base, lake, tmp_path):
     original = HFPolicy.load(base.folder).model.state_dict()
     found = AutoModelForCausalLM.from_pretrained(
         tmp_path / "run" / "model"
-    ).state_dict()  # the adapter beside its model
+    ).state_dict()
     plain = {k.replace(".base_layer", ""): v for k, v in found.items() if "lora_" not in k}
     assert plain.keys() == original.keys()
     assert all(torch.equal(v, plain[k]) for k, v in original.items())
