@@ -5,6 +5,7 @@ An Experiment is one environment in one profile; `replace(...)` of the standard 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,18 +75,21 @@ class EvalConfig:
 class Experiment:
     """One environment in one profile.
 
-    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here.
+    profile, env: names. env_config: of the environment's Config class. base: the tiny base policy that is trained here,
+    or model, revision: a pretrained one in its place, a hub id or a local folder.
     policy: how all its policies are sampled. train: what all arms share. evaluation, analysis: sizes of the evaluations
     and of the analyses. train_tasks, probe_tasks: sizes of the training panel and of the validation panel on which
     training is probed. arms: names in ARMS; every one is trained by `make reproduce`; add one with
     `replace(x, arms=(*x.arms, "grpo_kl"))`. analysed: the arms that the analyses of single steps and of likelihood
-    (§3.3, §4.1) compare with the base policy.
+    (§3.3, §4.1) compare with the base policy. varied: (name, Arm) of arms that are other here than in ARMS.
     """
 
     profile: str
     env: str
     env_config: Any
     base: TinyConfig = field(default_factory=TinyConfig)
+    model: str = ""
+    revision: str = "main"
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvalConfig = field(default_factory=EvalConfig)
@@ -94,6 +98,7 @@ class Experiment:
     probe_tasks: int = 50
     arms: tuple[str, ...] = ("grpo", "budgetmix", "staged", "fixed50")
     analysed: tuple[str, ...] = ("grpo",)
+    varied: tuple[tuple[str, Arm], ...] = ()
 
     def __post_init__(self):
         cls = env_class(self.env)
@@ -101,10 +106,12 @@ class Experiment:
             raise ValueError(f"{self.env} needs a {cls.Config.__name__}, got {type(self.env_config).__name__}")
         if unknown := set(self.analysed) - set(self.arms):
             raise ValueError(f"analysed {sorted(unknown)}: not among the arms {', '.join(self.arms)}")
+        if self.model and not self.train.lora_rank and self.policy.dtype != "float32":
+            raise ValueError(f"dtype {self.policy.dtype!r} with lora_rank 0: all weights are trained in float32 only")
         for arm in self.arms:
             if arm not in ARMS:
                 raise ValueError(f"unknown arm {arm!r}; known: {', '.join(ARMS)}")
-            if ARMS[arm].algorithm in USES_ORACLE and cls.value is Env.value:
+            if self.arm(arm).algorithm in USES_ORACLE and cls.value is Env.value:
                 raise ValueError(f"arm {arm!r} needs exact Q* and V*, which {self.env} does not have: leave it out")
         if self.evaluation.train_tasks > self.train_tasks:
             raise ValueError(
@@ -134,11 +141,15 @@ class Experiment:
         """The budget T = ceil(fraction * Tmax)."""
         return int(Fixed(fraction).budgets(0, 0, 1, self.t_max)[0])
 
+    def arm(self, name: str) -> Arm:
+        """The arm of this name, as this experiment has it."""
+        return dict(self.varied).get(name, ARMS[name])
+
     def train_config(self, arm: str, seed: int) -> TrainConfig:
         """The run of one arm with one seed. Raises ValueError for an arm that this experiment does not have."""
         if arm not in self.arms:
             raise ValueError(f"arm {arm!r} is not in {self.profile}/{self.env}; it has {', '.join(self.arms)}")
-        a = ARMS[arm]
+        a = self.arm(arm)
         budget = a.budget
         if isinstance(budget, Staged):  # the first two stages take a quarter of the updates each
             budget = replace(budget, every=max(1, self.train.updates // 4))
@@ -148,7 +159,7 @@ class Experiment:
         """Whether the policy of an arm is told how many turns are left, in training and in evaluation."""
         if arm not in (*ARMS, *BASE_ARMS):
             raise ValueError(f"unknown arm {arm!r}; known: {', '.join((*BASE_ARMS, *ARMS))}")
-        return self.env_config.show_budget or (arm == "base_shown" if arm in BASE_ARMS else ARMS[arm].show_budget)
+        return self.env_config.show_budget or (arm == "base_shown" if arm in BASE_ARMS else self.arm(arm).show_budget)
 
     def base_arm(self, arm: str) -> str:
         """The base policy that an arm starts from and is compared with: "base_shown" for one that is told its budget
@@ -160,8 +171,10 @@ class Experiment:
 
 
 def results_dir(profile: str) -> Path:
-    """Where tables and figures go: results/ for the default profile, results/<profile>/ for the others."""
-    return ROOT / "results" if profile == "tiny" else ROOT / "results" / profile
+    """Where tables and figures go: results/ for the default profile, results/<profile>/ for the others. The environment
+    variable RESULTS_DIR stands for results/: the notebooks of a sweep must not overwrite the results of the paper."""
+    results = Path(os.environ.get("RESULTS_DIR") or ROOT / "results")
+    return results if profile == "tiny" else results / profile
 
 
 def check_seeds(seeds: int) -> list[int]:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib.config import Experiment
+from lib import profiles_qwen
+from lib.config import EvalConfig, Experiment
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.envs.sql_tasks import SqlConfig
+from lib.policies.config import PolicyConfig, TinyConfig
+from lib.profiles_qwen import HUB
 from lib.trainers.config import TrainConfig
 
 
@@ -20,6 +24,21 @@ def _tiny_frozenlake() -> Experiment:
         env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
         train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
+    )
+
+
+def _tiny_sql() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="sql",
+        env_config=SqlConfig(tables=2, kinds=("filter", "aggregate", "order")),
+        base=TinyConfig(vocabulary=640, demonstrations=6000),
+        policy=PolicyConfig(max_action_tokens=16, max_context=768),
+        train=TrainConfig(updates=30, lr=1e-3, probe_every=10),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        train_tasks=3000,
+        probe_tasks=30,
+        arms=("grpo", "budgetmix"),
     )
 
 
@@ -35,9 +54,11 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_sql())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
-DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
+PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
+PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2} | dict.fromkeys(HUB, 3)
 
 
 def experiment(profile: str, env: str = "frozenlake") -> Experiment:

@@ -71,16 +71,27 @@ def build_report(profile: str) -> Path:
     ]
     if left:
         sections.append({"id": "other", "title": "Other results", "page": "", "results": _take(left, list(left))})
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    out, template = folder / "report", env.get_template("report.html.j2")
-    out.mkdir(parents=True, exist_ok=True)
-    for stem, nb in notebooks.items():
-        write_whole(out / f"{stem}.html", template.render(title=_title(nb), name=stem, **_notebook_html(nb)))
+    out = folder / "report"
+    for stem in notebooks:
+        write_page(folder / "executed" / f"{stem}.ipynb", out / f"{stem}.html")
     page = {"title": f"What multi-turn RL improves: results of the {profile} profile", "sections": sections}
     page |= {"claims": claims, "claims_files": claims_files, "counts": Counter(c["verdict"] for c in claims)}
-    write_whole(out / "index.html", template.render(page | _provenance(manifest)))
+    write_whole(out / "index.html", _template().render(page | _provenance(manifest)))
     return out / "index.html"
+
+
+def write_page(executed: Path, out: Path) -> Path:
+    """Write an executed notebook as a page of its own and return its path."""
+    nb = nbformat.read(executed, as_version=4)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, _template().render(title=_title(nb), name=executed.stem, **_notebook_html(nb)))
+    return out
+
+
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    env = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return env.get_template("report.html.j2")
 
 
 def _need(path: Path, command: str) -> Path:

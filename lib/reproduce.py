@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures as cf
-import ctypes
 import json
 import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +23,15 @@ from lib.analyses.stages import analyse
 from lib.config import BASE_ARMS, ROOT, Experiment, check_seeds, results_dir
 from lib.manifest import file_hash, git_state
 from lib.notebook import NotebookFailed, run_notebook
+from lib.plan import check_device, plan_table
 from lib.profiles import DEFAULT_SEEDS, PROFILES, experiment, experiments
+from lib.profiles_qwen import HUB
 from lib.report import build_report
 from lib.sections import LAST, SECTIONS, applicable
 from lib.stages import RUNS, base_step, episodes_step, equal_tokens_step, train_step
 from lib.store import load_manifest, read_jsonl
 from lib.tables import write_whole
+from lib.worker import start_worker
 
 POLL_S = 5.0
 
@@ -55,7 +56,7 @@ def evaluations(x: Experiment, arm: str, seed: int | None) -> list[Callable[[], 
     """The rollouts of a policy that notebooks read, as calls that find or make them."""
     shown = x.shows_budget(arm)
     calls = [partial(episodes_step, x, arm, seed, budget=t) for t in (x.grid if shown else (x.t_max,))]
-    calls += [] if shown else [partial(episodes_step, x, arm, seed, "train")]
+    calls += [partial(episodes_step, x, arm, seed, "train")] if x.arms and not shown else []
     if arm == "grpo" and "budgetmix" in x.arms:  # for the comparison at equal tokens (§5.4)
         calls.append(partial(equal_tokens_step, x, seed))
     return calls
@@ -65,18 +66,6 @@ def run_name(env: str, arm: str, seed: int | None) -> str:
     return f"{env}-{arm}" + ("" if seed is None else f"-s{seed}")
 
 
-def _start_worker() -> None:
-    """One thread a worker; a worker dies with its driver, so that a killed run leaves nothing behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    import torch
-    import transformers
-
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
-
-
 def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
     """Work off all runs of a profile: base policies first, then the arms of each as soon as it is there.
 
@@ -84,7 +73,7 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
     context = multiprocessing.get_context("spawn")
-    with cf.ProcessPoolExecutor(workers, context, _start_worker) as pool:
+    with cf.ProcessPoolExecutor(workers, context, start_worker) as pool:
         following: dict[cf.Future, list[tuple[Callable, str]]] = {}
         names = {}
         for x in PROFILES[profile]:
@@ -119,15 +108,15 @@ def _wait(
             else:
                 started = {pool.submit(call): name for call, name in after}
                 names, pending = names | started, pending | set(started)
-            _say(f"{'FAILED' if error else 'done'}  {names[f]}")
+            say(f"{'FAILED' if error else 'done'}  {names[f]}")
         done_before += len(done)
         lines = [line for f in pending if f.running() and (line := progress(names[f]))]
         waited = time.monotonic() - start
-        left = f", about {_clock(waited / done_before * (total - done_before))} left" if done else ""
+        left = f", about {clock(waited / done_before * (total - done_before))} left" if done else ""
         if lines and (done or sys.stderr.isatty() or int(waited / POLL_S) % 6 == 0):
-            _say(f"[{_clock(waited)}] {done_before}/{total} done{left}")
+            say(f"[{clock(waited)}] {done_before}/{total} done{left}")
             for line in lines:
-                _say(f"    {line}")
+                say(f"    {line}")
     return failed
 
 
@@ -139,7 +128,7 @@ def progress(name: str) -> str | None:
         return None
     done, total = rows[-1]["update"], rows[-1]["updates"]
     pace = sum(r["seconds_rollout"] + r["seconds_update"] for r in rows[-20:]) / min(len(rows), 20)
-    return f"{name}: update {done}/{total}, reward {rows[-1]['reward']:.2f}, ETA {_clock(pace * (total - done))}"
+    return f"{name}: update {done}/{total}, reward {rows[-1]['reward']:.2f}, ETA {clock(pace * (total - done))}"
 
 
 def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) -> None:
@@ -151,7 +140,7 @@ def run_notebooks(names: Sequence[str], profile: str, seeds: int, workers: int) 
             jobs = {pool.submit(run_notebook, p, out, {"profile": profile, "seeds": seeds}): p for p in batch}
             for job in cf.as_completed(jobs):
                 job.result()
-                _say(f"done  {jobs[job].stem}")
+                say(f"done  {jobs[job].stem}")
 
 
 def finished_steps(profile: str, seeds: Sequence[int]) -> list[Path]:
@@ -184,11 +173,11 @@ def stamp(profile: str, names: Sequence[str], steps: Sequence[Path]) -> dict[str
     return {"notebooks": list(names), "steps": [s.name for s in steps], "files": made}
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -205,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--notebooks", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all that apply)"
     )
     parser.add_argument("--runs-only", action="store_true", help="make the runs, execute no notebook")
+    parser.add_argument("--dry-run", action="store_true", help="print runs, episodes, tokens, GPU hours, memory; stop")
     args = parser.parse_args(argv)
     try:
         experiments(args.profile)
@@ -214,12 +204,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = applicable(args.profile) if args.notebooks is None else args.notebooks
         if args.workers < 1:
             raise ValueError(f"workers={args.workers}: at least 1")
+        xs = experiments(args.profile)
+        if os.environ.get("MODEL") and not xs[0].model:
+            raise ValueError(
+                f"MODEL={os.environ['MODEL']}: profile {args.profile} trains its own; use {', '.join(HUB)}"
+            )
+        if args.dry_run or xs[0].model:
+            say(plan_table(xs, len(seeds)).to_markdown(index=False, floatfmt=".3g"))
+        if args.dry_run:
+            return 0
+        check_device(xs, len(seeds))
         start = time.monotonic()
         run_all(args.profile, seeds, args.workers)
         if not args.runs_only:
             steps, done = finished_steps(args.profile, seeds), results_dir(args.profile) / "executed" / ".stamp"
             if done.is_file() and json.loads(done.read_text("utf-8")) == stamp(args.profile, wanted, steps):
-                _say("notebooks, tables and figures are up to date")
+                say("notebooks, tables and figures are up to date")
             else:
                 run_notebooks(wanted, args.profile, len(seeds), args.workers)
                 write_manifest(args.profile, seeds, steps, time.monotonic() - start)
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError, OSError, NotebookFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    _say(f"done in {_clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")
+    say(f"done in {clock(time.monotonic() - start)}: tables and figures in {results_dir(args.profile)}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
     base_policy(x)                  the model folder of the base policy
     trained_policy(x, arm, seed)    the model folder after training
-    episodes(x, arm, seed, split)   rollouts of a policy on the test or training panel, with states and step quality
+    episodes(x, arm, seed, split)   rollouts of a policy on a panel, with states and step quality
 
 x is an Experiment (lib/config.py); arm "base" is the base policy and has no seed. Nothing here is computed twice: the
 key of a step holds its config, the source of the modules that it uses, the panel, and the key of what it builds on.
@@ -14,6 +14,7 @@ line for the first time in RL, and the comparison would be about that. It is eva
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from lib.envs.base import env_class
 from lib.episode import Episode, load_episodes, read_success_turns, save_episodes
 from lib.metrics.pass_kt import pass_kt, pass_kt_resampled
 from lib.panel import Panel, check_disjoint, panel
-from lib.store import load_manifest, read_jsonl, run_step
+from lib.store import hash_folder, load_manifest, read_jsonl, run_step
+from lib.trainers import ranks
 
 RUNS = ROOT / "results" / "runs"
 
@@ -60,7 +62,12 @@ def _sources(x: Experiment, *modules: str) -> tuple[str, ...]:
 
 
 def base_step(x: Experiment, arm: str = "base") -> Path:
-    """The step directory of the base policy that an arm starts from; the model is in its folder `model`."""
+    """The step directory of the base policy that an arm starts from. A tiny one is in its folder `model`; of a
+    pretrained one it only says which it is (`weights` gives the folder)."""
+    if x.model:
+        folder = model_folder(x.model, x.revision)
+        make = partial(_make_pretrained, x, folder)
+        return run_step(f"base-{x.name}-pretrained", {"env": x.env}, make, root=RUNS, inputs=[model_key(folder)])
     tasks, env_config = train_panel(x), x.arm_env_config(arm)
     about = {"env": x.env, "env_config": env_config, "tiny": x.base, "max_context": x.policy.max_context}
     make = partial(_make_base, x, env_config, tasks.tasks)
@@ -75,12 +82,54 @@ def _make_base(x: Experiment, env_config: Any, tasks: tuple, out: Path) -> dict[
     return train_base(env_class(x.env), env_config, x.base, x.policy.max_context, tasks, out / "model")
 
 
+@lru_cache(maxsize=8)
+def model_folder(name: str, revision: str) -> Path:
+    from lib.policies.pretrained import model_folder
+
+    return model_folder(name, revision)
+
+
+@lru_cache(maxsize=8)
+def model_key(folder: Path) -> str:
+    """What identifies a pretrained model: the commit of a hub snapshot, else a hash over all files of its folder."""
+    return folder.name if folder.parent.name == "snapshots" else hash_folder(folder)
+
+
+def _make_pretrained(x: Experiment, folder: Path, out: Path) -> dict[str, Any]:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {"model": x.model, "revision": x.revision, "key": model_key(folder)} | {
+        k: config.get(k) for k in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+    }
+
+
+def weights(x: Experiment, step: Path, update: int | None = None) -> Path:
+    """The model folder of a base or training step, the last weights or those after `update` updates.
+
+    Raises ValueError where there is no such snapshot.
+    """
+    if x.model and step.name.startswith("base-"):
+        return model_folder(x.model, x.revision)
+    folder = step / ("model" if update is None else f"snapshots/update-{update:04d}")
+    if not folder.is_dir():
+        raise ValueError(
+            f"{step.name} has no snapshot of update {update}; it has one each {x.train.probe_every} updates"
+        )
+    return folder
+
+
 def train_step(x: Experiment, arm: str, seed: int) -> Path:
-    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`."""
+    """The step directory of a training run: `model`, `metrics.jsonl`, `probe.jsonl`, `snapshots/update-NNNN`.
+
+    On several processes (lib/trainers/launch.py) rank 0 finds or makes it, and the others take part in the training.
+    """
+    return ranks.first(_train_step, x, arm, seed)
+
+
+def _train_step(x: Experiment, arm: str, seed: int) -> Path:
     run, env_config = x.train_config(arm, seed), x.arm_env_config(arm)
     tasks, probe, base = train_panel(x), probe_panel(x), base_step(x, arm)
     about = {"env": x.env, "env_config": env_config, "policy": x.policy, "run": run}
-    make = partial(_make_run, x, env_config, run, base / "model", tasks.tasks, probe.tasks)
+    make = partial(ranks.everywhere, _make_run, x, env_config, run, weights(x, base), tasks.tasks, probe.tasks)
     sources = _sources(x, "lib.trainers.trainer", x.policy.module)
     inputs = [base, tasks.hash, probe.hash]
     return run_step(f"train-{x.name}-{arm}-s{seed}", about, make, root=RUNS, inputs=inputs, source=sources)
@@ -93,7 +142,7 @@ def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Pat
 
 
 def base_policy(x: Experiment) -> Path:
-    return base_step(x) / "model"
+    return weights(x, base_step(x))
 
 
 def trained_policy(x: Experiment, arm: str, seed: int) -> Path:
@@ -111,21 +160,20 @@ def episodes_step(
     """
     if (arm in BASE_ARMS) != (seed is None):
         raise ValueError(f"arm {arm!r} with seed {seed!r}: a base policy has no seed, every other arm has one")
-    if split not in ("test", "train"):
-        raise ValueError(f"split {split!r}: policies are evaluated on 'test' or 'train'")
+    panels = {"test": test_panel, "valid": probe_panel, "train": seen_panel}
+    if split not in panels:
+        raise ValueError(f"split {split!r}: policies are evaluated on {', '.join(map(repr, panels))}")
     budget = x.t_max if budget is None else budget
     if not 1 <= budget <= x.t_max:
         raise ValueError(f"budget {budget}: it must be in 1..{x.t_max} (Tmax)")
     model = base_step(x, arm) if arm in BASE_ARMS else train_step(x, arm, seed)
-    tasks = test_panel(x) if split == "test" else seen_panel(x)
-    samples = x.evaluation.samples if split == "test" else x.evaluation.train_samples
+    tasks = panels[split](x)
+    samples = x.evaluation.train_samples if split == "train" else x.evaluation.samples
     env_config = x.arm_env_config(arm)
-    weights = "model" if update is None else f"snapshots/update-{update:04d}"
-    if not (model / weights).is_dir():
-        raise ValueError(f"{arm} has no snapshot of update {update}; it has one each {x.train.probe_every} updates")
+    folder = weights(x, model, update)
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}
-    about |= {"policy": x.policy, "weights": weights}
-    make = partial(_make_episodes, x, env_config, model / weights, tasks.tasks, samples, budget)
+    about |= {"policy": x.policy, "update": update}
+    make = partial(_make_episodes, x, env_config, folder, tasks.tasks, samples, budget)
     name = f"episodes-{x.name}-{arm}" + ("" if seed is None else f"-s{seed}") + f"-{split}"
     name += ("" if budget == x.t_max else f"-t{budget}") + ("" if update is None else f"-u{update}")
     sources = _sources(x, "lib.rollout", x.policy.module)

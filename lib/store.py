@@ -14,7 +14,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,25 @@ from filelock import FileLock, Timeout
 from lib.manifest import canonical, file_hash, git_state, hash_folder, machine, source_hash, step_key, versions
 
 __all__ = [
-    "append_jsonl", "git_state", "hash_folder", "load_manifest", "read_jsonl", "run_step", "source_hash", "step_key",
+    "NotMade", "append_jsonl", "found_only", "git_state", "hash_folder", "load_manifest", "read_jsonl", "run_step",
+    "source_hash", "step_key",
 ]  # fmt: skip
 HASH_BELOW = 50_000_000  # bytes; larger output files are checked by size only
+_FOUND_ONLY: ContextVar[bool] = ContextVar("found_only", default=False)
+
+
+class NotMade(LookupError):
+    """A step is not in the cache, and `found_only` forbids to make it."""
+
+
+@contextmanager
+def found_only() -> Iterator[None]:
+    """Within this context `run_step` finds steps and makes none: it raises NotMade for one that is not finished."""
+    token = _FOUND_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _FOUND_ONLY.reset(token)
 
 
 def run_step(
@@ -44,7 +62,8 @@ def run_step(
     config: see `canonical`. inputs: keys and hashes, or directories of earlier steps. source: module names for
     `source_hash` (default: the module of `fn`). Of processes that ask for the same step one works, the others wait.
 
-    Raises TypeError or ValueError for a bad name, config or input, RuntimeError when the disk is full.
+    Raises TypeError or ValueError for a bad name, config or input, RuntimeError when the disk is full, NotMade for a
+    step that would have to be made within `found_only`.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
         raise ValueError(f"step name {name!r}: use a-z, 0-9, '.', '_' and '-'")
@@ -58,6 +77,8 @@ def run_step(
     step = Path(root, f"{name}-{about['key'][:12]}")
     if _intact(step):
         return step
+    if _FOUND_ONLY.get():
+        raise NotMade(f"step {step.name} is not in {root}")
     try:
         Path(root).mkdir(parents=True, exist_ok=True)
         # Never a marker file instead of flock: it would outlive a killed process and block the step for ever.

@@ -68,7 +68,7 @@ def test_turns_of_a_fraction_by_hand():
         (lambda: PolicyConfig(max_action_tokens=0), "max_action_tokens 0: it must be in 1..1023"),
         (lambda: PolicyConfig(max_action_tokens=64, max_context=64), "max_action_tokens 64: it must be in 1..63"),
         (lambda: PolicyConfig(temperature=0.0), "temperature 0.0: it must be > 0"),
-        (lambda: PolicyConfig(engine="sglang"), "engine 'sglang': known are hf, vllm"),
+        (lambda: PolicyConfig(engine="sglang"), "engine 'sglang': it must be one of hf, vllm"),
         (lambda: PolicyConfig(server="http://localhost:8000"), "only engine 'vllm' has one, not 'hf'"),
         (lambda: check_seeds(1), "seeds=1: at least 2"),
         (lambda: check_seeds(0), "seeds=0: at least 2"),

@@ -52,13 +52,14 @@ def test_tokens_of_the_environment_do_not_enter_the_recursion(between):
     with pytest.raises(ValueError, match="4 advantages"):
         token_advantages(e, np.zeros(4))
 
-    inputs, explained = critic.loss_inputs([e, two_turns(2, End.ERROR)], [VALUES] * 2, turn, 3 + between, "cpu")
+    both = [e, two_turns(2, End.ERROR)]
+    inputs = critic.loss_inputs(both, [VALUES] * 2, turn, 3 + between, "cpu")
     assert inputs["value_mask"].tolist() == [[1, 0] + [0] * between + [1], [0] * (3 + between)]
     np.testing.assert_allclose(inputs["value_targets"][0, [0, -1]], [0.1 + 0.94, 0.2 + 0.8], rtol=1e-6)
     np.testing.assert_allclose(inputs["old_values"][0, [0, -1]], [0.1, 0.2], rtol=1e-6)
     # returns 0.5+0.9*1 = 1.4 and 1; errors 1.3 and 0.8, variance 0.0625 of 0.04
-    assert explained == pytest.approx(1 - 0.0625 / 0.04)
-    inputs, _ = critic.loss_inputs([e], [VALUES], token, 3 + between, "cpu")
+    assert critic.explained(both, [VALUES] * 2, turn) == pytest.approx(1 - 0.0625 / 0.04)
+    inputs = critic.loss_inputs([e], [VALUES], token, 3 + between, "cpu")
     assert inputs["value_mask"].tolist() == [[1, 1] + [0] * between + [1]]
     np.testing.assert_allclose(inputs["value_targets"][0, [0, 1, -1]], [0.603, 1.04, 1.0], rtol=1e-6)
 
@@ -91,7 +92,7 @@ def test_explained_variance_rises_on_a_fixed_batch(policy, lake):
     first = critic.values(policy.model, found)
     assert all((v == 0).all() for v in first) and [len(v) for v in first] == [sum(e.completion()[1]) for e in found]
     width = max(len(e.completion()[0]) for e in found)
-    inputs, before = critic.loss_inputs(found, first, config, width, torch.device("cpu"))
+    inputs, before = critic.loss_inputs(found, first, config, width, "cpu"), critic.explained(found, first, config)
     wanted = inputs["value_mask"].bool()
     rows = [torch.tensor(e.prompt_ids() + e.completion()[0]) for e in found]
     masks = [torch.tensor([0] * len(e.prompt_ids()) + e.completion()[1]) for e in found]
@@ -109,7 +110,7 @@ def test_explained_variance_rises_on_a_fixed_batch(policy, lake):
         loss.backward()
         optimizer.step()
     assert all(p.grad is None for n, p in policy.model.named_parameters() if not n.startswith("critic."))
-    after = critic.loss_inputs(found, critic.values(policy.model, found), config, width, torch.device("cpu"))[1]
+    after = critic.explained(found, critic.values(policy.model, found), config)
     assert before == 0 and after > 0.3
 
 

@@ -93,7 +93,7 @@ def test_progress_reads_the_last_line(tmp_path, monkeypatch):
 
 
 def test_verify_tells_a_changed_table_from_noise():
-    row = {"policy": "a", "over": "b", "K": 1, "T": 5, "lead": 0.10}
+    row = {"environment": "lake", "policy": "a", "over": "b", "K": 1, "T": 5, "lead": 0.10}
     old = pd.DataFrame([row])
     assert verify.compare("depth_leads", pd.DataFrame([row | {"lead": 0.13}]), old) == []
     assert "committed 0.100" in verify.compare("depth_leads", pd.DataFrame([row | {"lead": 0.30}]), old)[0]

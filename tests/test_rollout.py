@@ -177,7 +177,7 @@ def test_bad_input_is_refused(policy, lake, base):
     for change in ({"temperature": 0.0}, {"max_action_tokens": 0}):
         with pytest.raises(ValueError, match=next(iter(change))):
             replace(policy, **change)
-    with pytest.raises(FileNotFoundError, match="no model folder"):
+    with pytest.raises(FileNotFoundError, match="no model in"):
         HFPolicy.load(base.folder / "missing")
     # a boolean 4-D mask means something else to eager attention: log-probabilities would be wrong without a word
     eager = AutoModelForCausalLM.from_pretrained(base.folder, attn_implementation="eager")

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
 
-from lib.policies.hf import length_chunks, sample, score, shared_prefix
+from lib.policies.hf import HFPolicy, check_head, length_chunks, sample, score, shared_prefix
 
 
 @pytest.mark.parametrize("shared", [0, 12])  # tokens that all rows begin with, which are computed once
@@ -84,3 +85,43 @@ def test_inversion_finds_the_token_whose_interval_holds_u(logits, u):
     p /= p.sum()
     assert p[:token].sum() - 1e-5 <= u <= p[: token + 1].sum() + 1e-5
     assert logp == pytest.approx(np.log(p[token]), abs=1e-4)
+
+
+SHAPE = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 8,
+         "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        (Gemma2Config(**SHAPE, final_logit_softcapping=30.0), True),
+        (Gemma2Config(**SHAPE, final_logit_softcapping=None), False),
+        (GraniteConfig(**SHAPE, logits_scaling=8.0), True),
+        (GraniteConfig(**SHAPE, logits_scaling=1.0), False),
+        (CohereConfig(**SHAPE, logit_scale=0.0625), True),
+        (GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2), True),  # no `model` with a head `lm_head`
+        (LlamaConfig(**SHAPE), False),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_models_that_do_more_than_apply_the_head_are_refused(config, refused, policy):
+    model = AutoModelForCausalLM.from_config(config).eval()
+    if refused:
+        with pytest.raises(ValueError, match=f"{type(model).__name__} computes its logits in another way"):
+            HFPolicy(model, policy.tokenizer)
+    else:
+        HFPolicy(model, policy.tokenizer)
+        ids = torch.tensor([[3, 5, 9, 2]])
+        logps, _ = score(model, [ids[0]], [torch.tensor([0, 1, 1, 1])])
+        plain = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        torch.testing.assert_close(logps[0], plain, atol=1e-5, rtol=0)
+
+
+def test_a_scaled_input_of_the_head_is_refused(policy):
+    class Scaled(type(policy.model)):  # as MiniCPM does
+        def forward(self, input_ids, **kwargs):
+            out = self.model(input_ids, **kwargs)
+            return type("Out", (), {"logits": self.lm_head(out.last_hidden_state / 2)})
+
+    with pytest.raises(ValueError, match="Scaled computes its logits"):
+        check_head(Scaled(policy.model.config))

@@ -1,15 +1,13 @@
-"""InterCode-SQL on generated tasks: scores, actions, guards, the contract."""
+"""InterCode-SQL on a database made by hand: actions, what submit scores, step measures, guards, the contract."""
 
 import threading
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import kendalltau
 
 from lib.envs.base import Task, env_class
-from lib.envs.sql import Sql, SqlConfig, official_score, strict_score
+from lib.envs.sql import Sql, SqlConfig
 
 SCRIPT = """
 CREATE TABLE people (id int NOT NULL PRIMARY KEY, name varchar(9) COLLATE NOCASE DEFAULT 'x', age int, born date);
@@ -18,7 +16,6 @@ INSERT INTO people VALUES (1, 'Ann', 30, '2001-02-03'), (2, 'bob', 41, NULL), (3
 CREATE TABLE big (n int);
 WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 2000) INSERT INTO big SELECT n FROM r;
 """
-A, B, C = (1, "a"), (2, "b"), (3, "c")
 
 
 def task(gold: str, name: str = "t") -> Task:
@@ -31,59 +28,12 @@ def play(gold: str, *actions: str, **config):
     return [env.step(a) for a in actions]
 
 
-def test_scores_by_hand():
-    cases = [  # rows, gold, official, strict without order, strict with order
-        ([A, B, C], [A, B, C], 1.0, 1.0, 1.0),
-        ([C, B, A], [A, B, C], -1.0, 1.0, 0.0),  # reversed: tau = -1
-        ([B, A, C], [A, B, C], 0.33, 1.0, 1 / 3),  # 2 of 3 pairs agree: tau = (2 - 1) / 3
-        ([A, A, B], [A, B], 0.67, 2 / 3, 2 / 3),  # a duplicate too many: 2 / 3, tau of (A, B) = 1
-        ([A], [A, A], 0.5, 0.5, 0.5),  # a duplicate too few; one common row has no tau, so nothing is rounded
-        ([A], [A, B, C], 1 / 3, 1 / 3, 1 / 3),
-        ([A, B], [A, C], 1 / 3, 1 / 3, 1 / 3),
-        ([C, A, B], [A, B], 0.67, 2 / 3, 2 / 3),
-        ([A], [B], 0.0, 0.0, 0.0),
-        ([], [], 1.0, 1.0, 1.0),
-        ([], [A], 0.0, 0.0, 0.0),
-        ([A], [], 0.0, 0.0, 0.0),
-        (None, [], 0.0, 0.0, 0.0),  # an error is not an empty result
-        ([(1,)], [(1.0,)], 0.0, 0.0, 0.0),  # rows are compared as text
-        ([A, A], [A, A], 1.0, 1.0, 1.0),  # all rows equal: tau is undefined
-        (
-            [(i,) for i in range(200)],
-            [(i,) for i in range(201)],
-            1.0,
-            200 / 201,
-            200 / 201,
-        ),  # rounding makes it a success
-    ]
-    for rows, gold, official, loose, ordered in cases:
-        assert official_score(rows, gold) == pytest.approx(official, abs=1e-12), (rows, gold)
-        assert strict_score(rows, gold, False) == pytest.approx(loose, abs=1e-12), (rows, gold)
-        assert strict_score(rows, gold, True) == pytest.approx(ordered, abs=1e-12), (rows, gold)
-
-
-@given(st.lists(st.sampled_from("abcd"), max_size=8), st.lists(st.sampled_from("abcd"), max_size=8))
-@settings(max_examples=150, deadline=None)
-def test_official_score_is_the_published_formula(left, right):
-    a, e = [str((x,)) for x in left], [str((x,)) for x in right]
-    both, either = Counter(a) & Counter(e), Counter(a) | Counter(e)
-    expected = sum(both.values()) / sum(either.values()) if either else 1
-    x, y = [], []
-    for source, out in ((a, x), (e, y)):
-        left_over = both.copy()
-        for row in source:
-            if left_over[row] > 0:
-                left_over[row] -= 1
-                out.append(row)
-    if len(set(x)) > 1:
-        expected = round(kendalltau(x, y).statistic * expected, 2)  # NumPy's rounding, as there
-    assert official_score([(r,) for r in left], [(r,) for r in right]) == pytest.approx(expected, abs=1e-9)
-
-
 def test_an_episode():
     actions = ["SHOW TABLES", "DESC people", "SELECT name FROM people WHERE age = 30", "submit"]
     steps = play("SELECT name FROM people WHERE id <> 2", *actions)
-    assert [s.observation for s in steps] == ["people ; big", "id name age born", "Ann ; Eve", ""]
+    assert [s.observation for s in steps] == [
+        "tables: people big", "columns: id name age born", "Ann ; Eve", "",
+    ]  # fmt: skip
     assert [s.reward for s in steps] == [0, 0, 0, 1] and [s.done for s in steps] == [False, False, False, True]
     assert steps[-1].info == {"solved": True, "invalid": False, "error": False, "score": 1.0}
 
@@ -118,6 +68,67 @@ def test_step_quality():
     assert {a: env.step_quality(a) for a in expected} == expected and env.snapshot() == before
     env.step("SELECT name FROM people")
     assert env.step_quality("submit") == 1
+
+
+def test_step_loss():
+    """The gold has 3 rows: two of them score 0.67 (rounded, with tau = 1), one of them 1 / 3 (no tau, not rounded)."""
+    two, one = "SELECT name FROM people WHERE id < 3", "SELECT name FROM people WHERE id = 1"
+    backwards = "SELECT name FROM people WHERE id <> 3 ORDER BY id DESC"  # scores -0.67, which counts as 0
+    refused = {"SELECT nme FROM people": 1, "DROP TABLE people": 1, "USE other": 1, "DESC nothing": 1, "hm": 1, "": 1}
+    losses = {  # the last statement: what each action loses
+        None: {"SHOW TABLES": 0, "DESC people": 0, "SELECT 7": 0, backwards: 0, "submit": 0, **refused},
+        backwards: {"SHOW TABLES": 0, one: 0, "submit": 0, **refused},
+        two: {
+            "SHOW TABLES": 0.67,
+            "USE shop": 0.67,
+            backwards: 0.67,
+            one: 0.67 - 1 / 3,
+            two: 0,
+            "submit": 0,
+            **refused,
+        },
+        "SELECT name FROM people": {"SHOW TABLES": 1, two: 0.33, "submit": 0, "hm": 1},
+        "SELECT nme": {"SELECT nme": 1, "SHOW TABLES": 0},
+    }
+    for last, expected in losses.items():
+        env = Sql(SqlConfig())
+        env.reset(task("SELECT name FROM people"), 0)
+        if last:
+            env.step(last)
+        before = env.snapshot()
+        assert {a: env.step_loss(a) for a in expected} == pytest.approx(expected), last
+        assert env.snapshot() == before
+    env.step("hm"), env.step("submit")
+    assert env.step_loss("hm") == 0  # nothing can go wrong any more
+
+
+def test_reseed_changes_nothing():
+    env = Sql(SqlConfig())
+    with pytest.raises(RuntimeError, match="reset"):
+        env.reseed(0)
+    env.reset(task("SELECT name FROM people"), 0)
+    env.step("SHOW TABLES")
+    blob, found = env.snapshot(), []
+    for seed in (1, 2):
+        env.restore(blob)
+        env.reseed(seed)
+        assert env.snapshot() == blob
+        found.append([(env.step(a), env.snapshot()) for a in ("SELECT name FROM people", "submit")])
+    assert found[0] == found[1]
+
+
+def test_it_can_be_continued_from_a_stored_state():
+    from known_odds import odds_policy
+
+    from lib.analyses.continuation import continue_from
+    from lib.analyses.states import State
+
+    env, policy = Sql(SqlConfig()), odds_policy({"Right": 1.0}, max_action_tokens=1)  # its one word is no SQL
+    env.reset(task("SELECT name FROM people"), 0)
+    env.step("hm")
+    state = State("rl", "t", 0, 2, 10, policy.chat.prompt([{"role": "user", "content": "who?"}]), env.snapshot())
+    (played,) = continue_from(policy, Sql, SqlConfig(), [state], 2, seed=0)
+    assert [(e.end.value, len(e.turns), e.reward) for e in played] == [("invalid", 2, 0)] * 2  # the third in a row
 
 
 ACTIONS = ["SHOW TABLES", "DESC people", "SELECT name FROM people", "SELECT age, name FROM people ORDER BY age",

@@ -104,7 +104,7 @@ def test_wrong_arms_seeds_and_splits_are_refused_before_any_work(runs):
         (lambda: stages.trained_policy(X, "xpo", 0), "arm 'xpo' is not in smoke/frozenlake"),
         (lambda: stages.episodes_step(X, "base", 0), "base policy has no seed"),
         (lambda: stages.episodes_step(X, "grpo"), "every other arm has one"),
-        (lambda: stages.episodes_step(X, "grpo", 0, "valid"), "'test' or 'train'"),
+        (lambda: stages.episodes_step(X, "grpo", 0, "dev"), "'test', 'valid', 'train'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.store import append_jsonl, git_state, load_manifest, read_jsonl, run_step, source_hash
+from lib.store import NotMade, append_jsonl, found_only, git_state, load_manifest, read_jsonl, run_step, source_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,6 +29,21 @@ def write(text, result=None):
 
 def fail(work):
     raise AssertionError("a finished step must not run again")
+
+
+def test_found_only_makes_nothing(tmp_path):
+    with found_only(), pytest.raises(NotMade, match="train-.* is not in"):
+        step(tmp_path, fail)
+    assert not list(tmp_path.iterdir())
+    made = step(tmp_path, write("x"))
+    with found_only():
+        assert step(tmp_path, fail) == made
+        with pytest.raises(NotMade):
+            step(tmp_path, fail, config=2)
+        (made / "out.txt").write_text("damaged")
+        with pytest.raises(NotMade):
+            step(tmp_path, fail)
+    assert step(tmp_path, write("x")) == made and (made / "out.txt").read_text() == "x"
 
 
 def test_a_finished_step_is_found_again(tmp_path):

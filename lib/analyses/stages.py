@@ -22,7 +22,7 @@ from lib.analyses.config import AnalysisConfig
 from lib.analyses.dynamics import probe_curves
 from lib.config import Experiment
 from lib.envs.base import env_class
-from lib.stages import RUNS, base_step, episodes, episodes_step, train_step
+from lib.stages import RUNS, base_step, episodes, episodes_step, train_step, weights
 from lib.store import run_step
 
 
@@ -106,7 +106,7 @@ def _make(
 ) -> dict[str, Any]:  # fmt: skip
     score = replace(x.policy, engine="hf", server="")  # states are scored and played on by the model itself
 
-    base, rl = (score.load(s / "model") for s in steps)
+    base, rl = (score.load(weights(x, s)) for s in steps)
     rollouts = episodes(x, base_arm), episodes(x, arm, seed)
     df = make(x, env_class(x.env), x.arm_env_config(arm), base, rl, *rollouts, analysis)
     df.to_parquet(out / "table.parquet", index=False)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from lib.envs import sql_data, sql_tasks
 from lib.envs.base import SPLITS, Env, Step, Task
 from lib.envs.sql_dialect import is_ordered, parse
-from lib.envs.sql_engine import DESC, Database, SqlError, build, run
+from lib.envs.sql_engine import DESC, TABLES, Database, SqlError, build, run
 from lib.envs.sql_score import official_score, strict_score
 from lib.envs.sql_tasks import SqlConfig
 
@@ -24,8 +24,8 @@ __all__ = ["Sql", "SqlConfig", "official_score", "setup", "strict_score"]
 
 SHOWN_ROWS, SHOWN_CHARACTERS, SHOWN_ERROR = 50, 1000, 300  # of a result and of an error in an observation
 _RULES = (
-    "Answer the question with SQL. Reply with one statement: SHOW TABLES, DESC table or SELECT. You see its result. "
-    "When the last result is the answer, reply submit."
+    "Answer the question with SQL, one statement a turn: SHOW TABLES, DESC table or SELECT. "
+    "Reply submit when the last result is the answer."
 )
 
 
@@ -51,6 +51,16 @@ def setup(task: Task) -> Setup:
         return Setup(database, run(database, data["gold"]) or [], is_ordered(data["gold"]))
     except SqlError as e:
         raise ValueError(f"task {task.id}: the gold fails: {e}: {data['gold']}") from None
+
+
+@lru_cache(maxsize=64)
+def _result(task: Task, statement: str) -> list[tuple] | None | SqlError:
+    """What the task's database says to a statement: `run`, whose error is returned. Samples of a task repeat each
+    other's statements, and the measures ask for what is played next; a result is at most 1 MB of text."""
+    try:
+        return run(setup(task).database, statement)
+    except SqlError as error:
+        return error
 
 
 class Sql(Env):
@@ -123,12 +133,14 @@ class Sql(Env):
             self._seen = "invalid: reply with one SQL statement or submit"
             self.over = self.streak >= self.config.max_invalid
         else:
-            try:
-                self._rows = run(self._setup.database, statement)
-                self._last = None if self._rows is None else statement
+            found = _result(self._task, statement)
+            info["error"] = isinstance(found, SqlError)
+            self._rows = None if info["error"] else found
+            self._last = None if self._rows is None else statement
+            if info["error"]:
+                self._seen = f"error: {str(found)[:SHOWN_ERROR]}"
+            else:
                 self._seen = "ok" if self._rows is None else self._show(statement, self._rows)
-            except SqlError as e:
-                self._rows, self._last, self._seen, info["error"] = None, None, f"error: {str(e)[:SHOWN_ERROR]}", True
         return Step(self._seen if self.over else self._with_budget(self._seen), 0.0, self.over, info)
 
     def snapshot(self) -> bytes:
@@ -154,6 +166,10 @@ class Sql(Env):
         self._last, self._seen = last, seen
         self._rows = None if last is None else run(self._setup.database, last)
 
+    def reseed(self, seed: int) -> None:
+        """See Env. Nothing to do: there is no chance in this environment."""
+        self._check_started()
+
     def state_key(self) -> tuple[str, str, int]:
         """Task, digest of the last result and its text, invalid answers in a row: what the next observations and the
         reward depend on, but for the turn, as in FrozenLake. The way there is not in it."""
@@ -168,11 +184,22 @@ class Sql(Env):
         statement = parse(action)
         if statement is None or self.over:
             return 0.0
-        try:
-            rows = self._rows if statement == "submit" else run(self._setup.database, statement)
-        except SqlError:
+        return self._worth(self._rows if statement == "submit" else _result(self._task, statement))
+
+    def step_loss(self, action: str) -> float:
+        """What counts as going wrong: 1 for an answer that is neither SQL nor submit and for a statement that the
+        database refuses; else how much less a submit would score after the action than before it, negative scores as 0.
+
+        So a look at the schema or a first attempt that is wrong loses nothing, whatever it rates by `step_quality`; one
+        that takes the place of a better result does. Submit loses nothing: it takes what there is."""
+        self._check_started()
+        statement = parse(action)
+        if statement == "submit" or self.over:
             return 0.0
-        return max(0.0, self._score(rows))
+        found = None if statement is None else _result(self._task, statement)
+        if statement is None or isinstance(found, SqlError):
+            return 1.0
+        return max(0.0, self._worth(self._rows) - self._worth(found))
 
     @property
     def turns_left(self) -> int:
@@ -194,12 +221,17 @@ class Sql(Env):
             return official_score(rows, self._setup.gold)
         return strict_score(rows, self._setup.gold, self._setup.ordered)
 
+    def _worth(self, rows: list[tuple] | None | SqlError) -> float:
+        return 0.0 if isinstance(rows, SqlError) else max(0.0, self._score(rows))
+
     def _show(self, statement: str, rows: list[tuple]) -> str:
         """A result as text: MySQL rows as Python prints them (InterCode), or words for the procedural tasks."""
         if self.config.task_set == "spider":
             text = str(rows[:SHOWN_ROWS])
         elif DESC.fullmatch(statement):
-            text = " ".join(row[0] for row in rows)
+            text = "columns: " + " ".join(row[0] for row in rows)
+        elif TABLES.fullmatch(statement):
+            text = "tables: " + " ".join(row[0] for row in rows)
         else:
             text = " ; ".join(" ".join("NULL" if x is None else str(x) for x in row) for row in rows[:SHOWN_ROWS])
         if len(rows) > SHOWN_ROWS or len(text) > SHOWN_CHARACTERS:

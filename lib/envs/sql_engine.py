@@ -29,7 +29,7 @@ HEAP = 64 << 20  # bytes; SQLite keeps one heap limit for the whole process
 
 _NAME = r"(?:`?\w+`?\s*\.\s*)?`?(\w+)`?"
 DESC = re.compile(rf"(?:desc|describe|show\s+(?:full\s+)?(?:columns|fields)\s+(?:from|in))\s+{_NAME}", re.I)
-_TABLES = re.compile(r"show\s+(?:full\s+)?tables(?:\s+(?:from|in)\s+`?(\w+)`?)?", re.I)
+TABLES = re.compile(r"show\s+(?:full\s+)?tables(?:\s+(?:from|in)\s+`?(\w+)`?)?", re.I)
 _CLOCK = re.compile(
     r"'now'|\b(?:date|time|datetime|julianday|unixepoch)\s*\(\s*\)|\bstrftime\s*\(\s*'[^']*'\s*\)", re.I
 )
@@ -132,7 +132,7 @@ def run(database: Database, statement: str) -> list[tuple] | None:
             if table.lower() == found[1].lower():
                 return list(columns)
         raise SqlError(f"no such table: {found[1]}")
-    if found := _TABLES.fullmatch(statement):
+    if found := TABLES.fullmatch(statement):
         _check_name(database, found[1] or database.name)
         return [(t,) for t in database.tables]
     if words in (["show", "databases"], ["show", "schemas"]):

@@ -17,21 +17,18 @@ from lib.envs.sql_engine import Database
 
 KINDS = ("filter", "aggregate", "order", "join")
 BUCKETS = {"train": range(0, 8), "valid": range(8, 9), "test": range(9, 10)}  # of the gold's SHA-256 modulo 10
-MAX_TABLES = 6
+MAX_TABLES = 4
 
 _TABLES = {
-    "humans": ("people", "staff", "member"), "products": ("item", "goods", "ware"), "towns": ("city", "place", "site"),
-    "beasts": ("animal", "pet", "fauna"), "films": ("movie", "clip", "video"), "vehicles": ("car", "auto", "bus"),
+    "people": ("staff", "member", "person"), "products": ("item", "goods", "ware"), "towns": ("city", "place", "site"),
+    "films": ("movie", "clip", "video"),
 }  # fmt: skip
-_NUMBERS = {
-    "cost": ("price", "fee", "charge"),
-    "heaviness": ("mass", "load", "heft"),
-    "merit": ("score", "rank", "grade"),
-}
+_NUMBERS = {"cost": ("price", "fee", "charge"), "weight": ("mass", "load", "heft"), "merit": ("score", "rank", "grade")}
 _LABEL, _COLOUR, _LINK = ("name", "title", "tag"), ("hue", "tint", "shade"), ("ref", "link", "fk")
+SYNONYMS = (*_TABLES.values(), *_NUMBERS.values(), _LABEL, _COLOUR, _LINK)  # a database uses one name of each
 _WORDS = ("ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal", "ivy", "jon", "kim", "lou")
 _COLOURS = ("red", "blue", "green")
-_LARGEST = 99  # numbers in the tables: 1 to this, distinct in a column, so that an order is never ambiguous
+_LARGEST = 12  # numbers in the tables: 1 to this, distinct in a column, so that an order is never ambiguous
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class SqlConfig:
     score: str = "official"
     """"official" or "strict", see lib/envs/sql_score.py."""
     tables: int = 2
-    """Procedural: tables of a database, 1 to 6; joins need 2."""
+    """Procedural: tables of a database, 1 to 4; joins need 2."""
     rows: int = 4
     """Procedural: rows of a table, 2 to 12."""
     kinds: tuple[str, ...] = KINDS
@@ -182,11 +179,11 @@ def demonstrator(database: Database, gold: str, seed: int) -> Callable[[object],
     """Plays SHOW TABLES, DESC of the tables needed, the gold, submit; with a probability drawn uniformly from the seed
     (0: an expert, 1: random play) a turn is a random action instead."""
     rng = random.Random(f"sql-demo-{seed}")
-    noise = rng.random()
+    noise = 0.6 * rng.random()
     used = set(gold.lower().replace("`", " ").split())
     plan = ["SHOW TABLES", *(f"DESC {t}" for t in database.tables if t.lower() in used), gold, "submit"]
     columns = {t: [c[0] for c in cs] for t, cs in database.tables.items()}
-    names = [*columns, *itertools.chain(*columns.values()), *_LABEL, *_COLOUR, *itertools.chain(*_NUMBERS.values())]
+    names = [*columns, *itertools.chain(*columns.values()), *itertools.chain(*SYNONYMS)]
     swaps = (("MAX", "MIN", "SUM"), (">", "<", "="), ("red", "blue", "green"), ("1", "2", "3"))
 
     def damaged() -> str:

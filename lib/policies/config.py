@@ -16,20 +16,32 @@ class PolicyConfig:
     """How a model is loaded and sampled; `load` gives the policy.
 
     max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
-    episode ends as out of budget. temperature: divides the logits, in sampling and in scoring alike. engine: what plays
-    the episodes, "hf" (lib/policies/session.py) or "vllm" (lib/policies/vllm.py). server: the URL of a running
+    episode ends as out of budget. temperature: divides the logits, in sampling and in scoring alike. dtype: of the
+    weights, "float32", "bfloat16" or "auto" (what this machine multiplies faster, measured). device: "cpu", "cuda" or
+    "auto" (a GPU where there is one). thinking: for chat templates with that switch (Qwen3), whether the model thinks
+    before it answers; the thoughts count as tokens of the action, the environment reads what follows them. engine: what
+    plays the episodes, "hf" (lib/policies/session.py) or "vllm" (lib/policies/vllm.py). server: the URL of a running
     `vllm serve`; "" is vLLM in this process.
     """
 
     max_action_tokens: int = 8
     max_context: int = 1024
     temperature: float = 1.0
+    dtype: str = "float32"
+    device: str = "cpu"
+    thinking: bool = False
     engine: str = "hf"
     server: str = ""
 
     def __post_init__(self):
-        if self.engine not in ENGINES:
-            raise ValueError(f"engine {self.engine!r}: known are {', '.join(ENGINES)}")
+        choices = {
+            "dtype": ("float32", "bfloat16", "auto"),
+            "device": ("cpu", "cuda", "auto"),
+            "engine": tuple(ENGINES),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} {getattr(self, name)!r}: it must be one of {', '.join(allowed)}")
         if self.server and self.engine != "vllm":
             raise ValueError(f"server {self.server!r}: only engine 'vllm' has one, not {self.engine!r}")
         if not 1 <= self.max_action_tokens < self.max_context:

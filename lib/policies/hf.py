@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import DynamicCache
 
 from lib.policies.chat import ChatFormat
+from lib.policies.pretrained import choose_device, choose_dtype, load_model, model_folder
 from lib.policies.session import Session, sample
 
 __all__ = ["HFPolicy", "Session", "length_chunks", "sample", "score"]
@@ -23,7 +24,7 @@ class HFPolicy:
 
     model: with "sdpa" attention, the default. temperature: divides the logits, in sampling and in scoring alike.
     max_action_tokens: an action is cut there. max_context: tokens an episode may have, actions included; beyond it an
-    episode ends as out of budget.
+    episode ends as out of budget. thinking: see `lib.policies.config.PolicyConfig`.
     """
 
     model: torch.nn.Module
@@ -31,6 +32,7 @@ class HFPolicy:
     temperature: float = 1.0
     max_action_tokens: int = 8
     max_context: int = 4096
+    thinking: bool = False
     chat: ChatFormat = field(init=False)
     external: ClassVar[bool] = False  # whether another implementation than `model` samples
 
@@ -42,19 +44,52 @@ class HFPolicy:
         attention = self.model.config._attn_implementation
         if attention != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
             raise ValueError(f"attention implementation {attention!r}: load the model with attn_implementation='sdpa'")
-        self.chat = ChatFormat(self.tokenizer)
+        check_head(self.model)
+        self.chat = ChatFormat(self.tokenizer, self.thinking)
 
     @classmethod
     def load(cls, path: str | Path, dtype: str = "float32", device: str = "cpu", **kwargs) -> HFPolicy:
-        """From a hub id or a local folder, ready for sampling. Raises FileNotFoundError for a missing local folder."""
-        if str(path).startswith(("/", ".")) and not Path(path).is_dir():
-            raise FileNotFoundError(f"no model folder {path}")
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).to(device).eval()
-        return cls(model, AutoTokenizer.from_pretrained(path), **kwargs)
+        """From a hub id or a local folder (a LoRA adapter's is merged into its model), ready for sampling. dtype,
+        device: see `lib.policies.config.PolicyConfig`. Raises FileNotFoundError for a model that is not to be had."""
+        device = choose_device(device)
+        model, tokenizer = load_model(model_folder(str(path)), choose_dtype(dtype, device))
+        return cls(model.to(device).eval(), tokenizer, **kwargs)
 
     def session(self) -> Session:
         """A fresh set of episodes to be played side by side."""
         return Session(self)
+
+
+@torch.no_grad()
+def check_head(model: torch.nn.Module) -> None:
+    """Raises ValueError for a model whose logits are not just `lm_head` of its trunk's last hidden states.
+
+    Sessions and `score` apply `lm_head` themselves, and only where it is needed. Some families do more to the logits
+    (soft-capping in Gemma 2, scaling in Granite and Cohere) or to what enters the head (MiniCPM): their probabilities
+    would silently be wrong. The head's output is replaced by numbers of every size: a small model's own logits are too
+    small to be capped visibly.
+    """
+    base, seen = getattr(model, "get_base_model", lambda: model)(), {}
+    refused = f"{type(base).__name__} computes its logits in another way than lm_head(model(ids)): it is not supported"
+    if not hasattr(base, "model") or not hasattr(base, "lm_head"):
+        raise ValueError(refused)
+
+    def head(module, inputs, out):
+        seen["input"], seen["out"] = inputs[0], torch.linspace(-100, 100, out.numel()).to(out).view_as(out)
+        return seen["out"]
+
+    hooks = [
+        base.model.register_forward_hook(lambda module, inputs, out: seen.update(hidden=out[0])),
+        base.lm_head.register_forward_hook(head),
+    ]
+    try:
+        logits = base(input_ids=torch.arange(4, device=base.lm_head.weight.device)[None]).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    passed = seen.keys() == {"hidden", "input", "out"} and torch.equal(seen["input"], seen["hidden"])
+    if not passed or not torch.equal(logits.float(), seen["out"].float()):
+        raise ValueError(refused)
 
 
 def score(

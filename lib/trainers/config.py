@@ -77,8 +77,10 @@ class TrainConfig:
     babbles. epsilon: clip range of the ratio.
     beta: weight of the KL term to the base policy. scale_rewards: divide by the group's standard deviation. loss_type:
     TRL's aggregation ("dapo": mean over all action tokens). lora_rank: 0 trains all weights, else LoRA on all linear
-    layers. save_every: updates between checkpoints. probe_every, probe_samples: R_multi and R_single are measured on
-    the probe tasks every so many updates with so many samples each (0: never). kl_episodes: episodes an update on which
+    layers. gradient_checkpointing: activations are computed again in the backward pass, for large models. micro_batch:
+    episodes whose activations are in memory at once (0: all of an update). save_every: updates between checkpoints.
+    probe_every, probe_samples: R_multi and R_single are measured on the probe tasks every so many updates with so many
+    samples each (0: never). kl_episodes: episodes an update on which
     the KL to the base policy is estimated. gigpo, ppo: what only these algorithms use. oracle_gamma: discount of the
     oracle-Q process reward's return-to-go. At 1 an action is credited with all value that is lost after it, so that the
     gradient is that of the success probability; at 0 with its own loss only, and a wasted turn costs next to nothing:
@@ -100,6 +102,8 @@ class TrainConfig:
     scale_rewards: bool = True
     loss_type: str = "dapo"
     lora_rank: int = 0
+    gradient_checkpointing: bool = False
+    micro_batch: int = 0
     save_every: int = 50
     probe_every: int = 0
     probe_samples: int = 2
@@ -114,6 +118,8 @@ class TrainConfig:
             raise ValueError(f"algorithm {self.algorithm!r}: known are {', '.join(ALGORITHMS)}")
         if self.group_size < 2:
             raise ValueError(f"group_size {self.group_size}: a group needs at least 2 episodes")
+        if self.micro_batch < 0:
+            raise ValueError(f"micro_batch {self.micro_batch}: it must not be negative (0: all episodes at once)")
         for name in ("updates", "tasks_per_update", "iterations", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: it must be at least 1")

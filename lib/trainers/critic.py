@@ -88,12 +88,10 @@ def value_targets(episode: Episode, given: np.ndarray, ppo: PPOConfig) -> tuple[
 
 def loss_inputs(
     episodes: Sequence[Episode], given: Sequence[np.ndarray], ppo: PPOConfig, width: int, device: torch.device
-) -> tuple[dict[str, torch.Tensor], float]:
+) -> dict[str, torch.Tensor]:
     """What the value loss needs, as tensors (B, width) over completion tokens: `old_values`, `value_targets`,
-    `value_mask` (1 at the decisions of episodes without an error). And the explained variance of the values, against
-    the plain returns (lambda 1), since the lambda returns hold the values themselves."""
+    `value_mask` (1 at the decisions of episodes without an error)."""
     out = {k: torch.zeros(len(episodes), width) for k in ("old_values", "value_targets", "value_mask")}
-    predicted, returns = [], []
     for row, (e, v) in enumerate(zip(episodes, given, strict=True)):
         if e.end is End.ERROR:
             continue
@@ -101,22 +99,31 @@ def loss_inputs(
         place = np.flatnonzero(e.completion()[1])[at]
         for name, x in (("old_values", v[at]), ("value_targets", target), ("value_mask", np.ones(len(at)))):
             out[name][row, place] = torch.tensor(x, dtype=torch.float32)
-        predicted.append(v[at])
-        returns.append(value_targets(e, v, replace(ppo, lam=1.0))[1])
-    explained = explained_variance(np.concatenate(predicted), np.concatenate(returns)) if predicted else float("nan")
-    return {k: x.to(device) for k, x in out.items()}, explained
+    return {k: x.to(device) for k, x in out.items()}
+
+
+def explained(episodes: Sequence[Episode], given: Sequence[np.ndarray], ppo: PPOConfig) -> float:
+    """The explained variance of the values at the decisions, against the plain returns (lambda 1), since the lambda
+    returns hold the values themselves. NaN where all episodes erred."""
+    pairs = [(v, *value_targets(e, v, replace(ppo, lam=1.0)))
+             for e, v in zip(episodes, given, strict=True) if e.end is not End.ERROR]  # fmt: skip
+    if not pairs:
+        return float("nan")
+    return explained_variance(np.concatenate([v[at] for v, at, _ in pairs]), np.concatenate([r for *_, r in pairs]))
 
 
 def value_loss(
-    new: torch.Tensor, old: torch.Tensor, target: torch.Tensor, mask: torch.Tensor, clip: float
-) -> torch.Tensor:
+    new: torch.Tensor, old: torch.Tensor, target: torch.Tensor, mask: torch.Tensor, clip: float,
+    count: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Half the mean squared error where `mask` is 1, the larger one of the new value's and of the new value held within
-    `clip` of the old one (arXiv 1707.06347's implementation). All (B, T); clip 0: no clipping."""
+    `clip` of the old one (arXiv 1707.06347's implementation). All (B, T); clip 0: no clipping. count: what the sum is
+    divided by, if not the ones of the mask: on several ranks a rank's share of all ones."""
     error = (new - target) ** 2
     if clip:
         held = old + (new - old).clamp(-clip, clip)
         error = torch.maximum(error, (held - target) ** 2)
-    return 0.5 * (error * mask).sum() / mask.sum().clamp(min=1)
+    return 0.5 * (error * mask).sum() / (mask.sum().clamp(min=1) if count is None else count)
 
 
 def explained_variance(predicted: np.ndarray, target: np.ndarray) -> float:

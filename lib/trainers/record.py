@@ -12,8 +12,10 @@ from transformers import TrainerCallback
 
 from lib.episode import End, Episode
 from lib.policies.hf import score
+from lib.policies.pretrained import autocast, merged
 from lib.rollout import Job, rollout
 from lib.store import append_jsonl, read_jsonl
+from lib.trainers import ranks
 
 if TYPE_CHECKING:
     from lib.trainers.trainer import AgentTrainer
@@ -41,20 +43,22 @@ def rollout_metrics(groups: list[list[Episode]]) -> dict[str, float]:
 
 @torch.no_grad()
 def kl_to_base(trainer: AgentTrainer, episodes: list[Episode]) -> float | None:
-    """KL(policy || base), nats an action token, by the estimator exp(d) - 1 - d of arXiv 2402.03300."""
+    """KL(policy || base), nats an action token, by the estimator exp(d) - 1 - d of arXiv 2402.03300.
+
+    episodes: the same on all ranks, which share the work."""
     if not episodes:
         return None
     model = trainer.model
-    parts = [(e.prompt_ids(), *e.completion()) for e in episodes]
+    parts = [(e.prompt_ids(), *e.completion()) for e in episodes[ranks.index() :: ranks.count()]]
     rows = [torch.tensor(p + ids, device=model.device) for p, ids, *_ in parts]
     masks = [torch.tensor([0] * len(p) + m, device=model.device) for p, _, m, *_ in parts]
     if trainer.base is None:
-        with model.disable_adapter():
+        with model.disable_adapter(), autocast(model):
             base, _ = score(model, rows, masks, trainer.temperature)
     else:
         base, _ = score(trainer.base, rows, masks, trainer.temperature)
     now = torch.tensor([x for _, _, m, logp, _ in parts for x, k in zip(logp, m, strict=True) if k])
-    d = torch.cat(base).cpu() - now
+    d = torch.cat(ranks.gather([torch.cat(base).cpu() - now] if parts else []))
     return (d.exp() - 1 - d).mean().item()
 
 
@@ -65,10 +69,16 @@ def probe(trainer: AgentTrainer) -> None:
     run, t_max = trainer.run_config, trainer.env_config.max_turns
     update = trainer.state.global_step // trainer.num_iterations
     todo = [Job(t, s, t_max, run.seed) for t in trainer.probe for s in range(run.probe_samples)]
+    todo = todo[ranks.index() :: ranks.count()]
     trainer.policy.model.eval()
     measured = trainer.env_class.has_step_measure
-    episodes = rollout(trainer.policy, trainer.env_class, trainer.env_config, todo, quality=measured)
+    with merged(trainer.model):
+        played = rollout(trainer.policy, trainer.env_class, trainer.env_config, todo, quality=measured)
+    episodes = ranks.gather(played)
     trainer.policy.model.train()
+    trainer.save_policy(trainer.out / "snapshots" / f"update-{update:04d}")
+    if ranks.index():
+        return
     known = [e for e in episodes if e.end is not End.ERROR]
     row = {
         "update": update,
@@ -77,7 +87,6 @@ def probe(trainer: AgentTrainer) -> None:
         "episodes": len(episodes),
         "tokens": trained_tokens(trainer, update),
     }
-    trainer.save_policy(trainer.out / "snapshots" / f"update-{update:04d}")
     append_jsonl(trainer.out / "probe.jsonl", row)
 
 
@@ -91,7 +100,8 @@ def trained_tokens(trainer: AgentTrainer, update: int) -> int:
 
 
 class Record(TrainerCallback):
-    """One JSON line an update; probes at regular updates; lines after the checkpoint are dropped when resuming."""
+    """One JSON line an update, of rank 0; probes at regular updates; lines after the checkpoint are dropped when
+    resuming."""
 
     def __init__(self, trainer: AgentTrainer):
         self.trainer = trainer
@@ -100,17 +110,16 @@ class Record(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         t = self.trainer
         done = state.global_step // t.num_iterations
-        for name, first in (("metrics.jsonl", 1), ("probe.jsonl", 0)):
-            if (t.out / name).exists():
+        for name, first in (("metrics.jsonl", 1), ("probe.jsonl", 0 if done else 1)):  # update 0 is probed below
+            if (t.out / name).exists() and ranks.index() == 0:
                 keep = [r for r in read_jsonl(t.out / name) if first <= r["update"] <= done]
                 Path(t.out / name).write_text("".join(json.dumps(r) + "\n" for r in keep))
         if t.run_config.probe_every and done == 0:
-            (t.out / "probe.jsonl").unlink(missing_ok=True)
             t.run_probe()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         t = self.trainer
-        if "loss" not in logs:
+        if "loss" not in logs or ranks.index():
             return
         self.logs |= logs
         if state.global_step % t.num_iterations:

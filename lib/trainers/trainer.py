@@ -4,7 +4,8 @@ Hooks of TRL 1.16 that are used, and a contract test fails clearly when one of t
 multi-turn engine makes the episodes), `_generate_and_score_completions` (keeps the task rows, puts in our advantages
 of shape (B, T) and the behaviour log-probabilities), `_get_per_token_logps_and_entropies` (scores without work on
 padding), `_compute_loss` (adds the value loss of a critic) and a reward function that passes on the episodes' rewards.
-The clipped loss, optimiser, schedule, KL term, checkpoints, resuming and PEFT are TRL's and transformers'.
+The clipped loss, optimiser, schedule, KL term, checkpoints, resuming and PEFT are TRL's and transformers'. On several
+processes (lib/trainers/ranks.py) `episodes` are those of this rank; advantages and metrics are of all.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ from trl import GRPOTrainer
 from lib.envs.base import Env, Task
 from lib.episode import End
 from lib.policies.hf import HFPolicy, score
+from lib.policies.pretrained import autocast, merged
 from lib.rollout import Job, rollout
 from lib.store import read_jsonl
-from lib.trainers import critic, record
+from lib.trainers import critic, ranks, record
 from lib.trainers.advantages import ALGORITHMS, USES_ORACLE, USES_VALUES, token_advantages
 from lib.trainers.config import TrainConfig
-from lib.trainers.trl_config import grpo_config, lora_config
+from lib.trainers.trl_config import check, grpo_config, lora_config
 
 
 class AgentTrainer(GRPOTrainer):
     """TRL's trainer with multi-turn episodes. See the module's docstring for what is overridden."""
 
     def __init__(self, policy: HFPolicy, env_class: type[Env], env_config: Any, run: TrainConfig, tasks, probe, out):
-        self._check(policy, env_class, run)
+        check(policy, env_class, run)
         self.policy, self.env_class, self.env_config, self.run_config = policy, env_class, env_config, run
         self.tasks, self.probe, self.out, self._wanted = tasks, probe, Path(out), None
+        ranks.start()
         rows = [{"prompt": [{"role": "user", "content": tasks[i].id}], "task": int(i)} for i in self._order()]
         super().__init__(
             model=policy.model,
@@ -51,8 +54,8 @@ class AgentTrainer(GRPOTrainer):
             callbacks=[record.Record(self)],
         )
         self.remove_callback(PrinterCallback)  # metrics go to metrics.jsonl
-        if self.accelerator.num_processes > 1:
-            raise NotImplementedError("training on several processes is not supported yet; start one process")
+        ranks.check(self.args, self.accelerator, run.loss_type)
+        self._per_update = self.args.steps_per_generation * self.num_iterations  # of TRL's steps, one a micro-batch
         self.policy = copy.copy(policy)
         self.policy.model = self.model
         if policy.external:  # TRL then corrects for the sampler's slightly other probabilities; `session` syncs weights
@@ -65,18 +68,6 @@ class AgentTrainer(GRPOTrainer):
         if run.algorithm in USES_VALUES:
             self.critic = critic.attach(self.model, run.ppo.critic_width, run.seed)
 
-    @staticmethod
-    def _check(policy: HFPolicy, env_class: type[Env], run: TrainConfig) -> None:
-        if run.algorithm in USES_ORACLE and env_class.value is Env.value:
-            raise ValueError(
-                f"{run.algorithm} needs exact Q* and V*: {env_class.name} has no `value()`; FrozenLake has"
-            )
-        if run.beta and not run.lora_rank and not Path(policy.model.config._name_or_path or "?").is_dir():
-            raise ValueError(
-                f"beta {run.beta}: the base policy is loaded again as the reference, from a local folder, not from "
-                f"{policy.model.config._name_or_path!r}: load the policy with HFPolicy.load(folder)"
-            )
-
     def _order(self) -> np.ndarray:
         """Indices of the training tasks in the order of the run: passes over all tasks, each shuffled by the seed."""
         need = self.run_config.updates * self.run_config.tasks_per_update
@@ -85,31 +76,33 @@ class AgentTrainer(GRPOTrainer):
         return np.concatenate(passes)[:need]
 
     def _generate_and_score_completions(self, inputs):
-        self._rows = [r["task"] for r in inputs]
+        self._rows = ranks.gather([r["task"] for r in inputs])
         start = time.perf_counter()
         out = super()._generate_and_score_completions(inputs)
         width = out["completion_ids"].shape[1]
-        groups = [
-            self.episodes[i : i + self.num_generations] for i in range(0, len(self.episodes), self.num_generations)
-        ]
+        everyone, size = ranks.gather(self.episodes), self.num_generations
+        starts = range(0, len(everyone), size)
+        groups = [everyone[i : i + size] for i in starts]
         self.note = record.rollout_metrics(groups)
         values = ()
         if self.critic is not None:
-            values = ([critic.values(self.model, g) for g in groups],)
-            flat = [v for g in values[0] for v in g]
-            inputs, explained = critic.loss_inputs(
-                self.episodes, flat, self.run_config.ppo, width, self.accelerator.device
-            )
-            out |= inputs
-            self.note["explained_variance"] = explained
+            own = ranks.mine(range(len(everyone)))
+            parts = [everyone[max(i, own.start) : min(i + size, own.stop)] for i in starts]  # of groups on two ranks
+            given = [v for part in parts for v in critic.values(self.model, part)]
+            ppo = self.run_config.ppo
+            out |= critic.loss_inputs(self.episodes, given, ppo, width, self.accelerator.device)
+            self.decisions = self.accelerator.reduce(out["value_mask"].sum()).clamp(min=1) / ranks.count()
+            given = ranks.gather(given)
+            values = ([given[i : i + size] for i in starts],)
+            self.note["explained_variance"] = critic.explained(everyone, given, ppo)
         advantages = ALGORITHMS[self.run_config.algorithm](groups, self.run_config, *values)
-        flat = [a for g in advantages for a in g]
+        flat = ranks.mine([a for g in advantages for a in g])
         rows = [token_advantages(e, a) for e, a in zip(self.episodes, flat, strict=True)]
         out["advantages"] = _pad(rows, width, out["advantages"].device)
         if not self.policy.external:  # else TRL's: the model's own, from which the sampler's differ
             logps = [e.completion()[2] for e in self.episodes]
             out["old_per_token_logps"] = _pad(logps, width, out["advantages"].device)
-        known = [e for e in self.episodes if e.end is not End.ERROR]
+        known = [e for e in everyone if e.end is not End.ERROR]
         self.note["kl"] = record.kl_to_base(self, known[: self.run_config.kl_episodes])
         self.seconds["rollout"] += time.perf_counter() - start
         return out
@@ -121,10 +114,12 @@ class AgentTrainer(GRPOTrainer):
         budgets = run.budget.budgets(run.seed, update, len(self._rows) // group, t_max)
         base_seed = run.seed * 1_000_003 + update
         todo = [Job(self.tasks[t], i % group, int(budgets[i // group]), base_seed) for i, t in enumerate(self._rows)]
+        todo = ranks.mine(todo)
         self.policy.model.eval()  # no dropout in sampling; TRL's own generation does the same
         start = time.perf_counter()
         oracle = run.algorithm in USES_ORACLE
-        self.episodes = rollout(self.policy, self.env_class, self.env_config, todo, quality=oracle)
+        with merged(self.model):
+            self.episodes = rollout(self.policy, self.env_class, self.env_config, todo, quality=oracle)
         self.seconds["sampling"] += time.perf_counter() - start
         self.policy.model.train()
         stop = self.policy.chat.stop_ids[0]
@@ -153,9 +148,11 @@ class AgentTrainer(GRPOTrainer):
         prompt = real[:, :start].sum(1)
         wanted = real[:, start:] if self._wanted is None else self._wanted
         masks = [torch.cat([m.new_zeros(p), m[: len(r) - p]]) for r, m, p in zip(rows, wanted, prompt, strict=True)]
-        model = self.accelerator.unwrap_model(model)
-        head = getattr(model, critic.NAME, None)
-        logps, entropies, *values = score(model, rows, masks, self.temperature, head)
+        plain = self.accelerator.unwrap_model(model)
+        head = getattr(plain, critic.NAME, None)
+        with autocast(plain):
+            found = ranks.through(model, plain, lambda: score(plain, rows, masks, self.temperature, head))
+        logps, entropies, *values = found
         place = torch.zeros(wanted.shape, device=input_ids.device)
         logps = place.masked_scatter(wanted, torch.cat(logps))
         self._values = place.masked_scatter(wanted, torch.cat(values[0])) if values else None
@@ -168,17 +165,19 @@ class AgentTrainer(GRPOTrainer):
         loss = super()._compute_loss(model, inputs)
         self._wanted = None
         if self.critic is not None:
-            names = ("old_values", "value_targets", "value_mask")
-            value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), self.run_config.ppo.value_clip)
-            loss = loss + self.run_config.ppo.value_coef * value_loss
-            self._metrics["train"]["value_loss"].append(value_loss.item())
-        gap = ((self._scored - inputs["sampling_per_token_logps"]).abs() * mask).max().item()
-        if self._step % self.num_iterations == 0:  # same weights as the rollout: what was sampled is what is trained on
+            names, ppo = ("old_values", "value_targets", "value_mask"), self.run_config.ppo
+            value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, self.decisions)
+            loss = loss + ppo.value_coef * value_loss
+            self._metrics["train"]["value_loss"].append(self.accelerator.gather(value_loss.detach()).mean().item())
+        sampled = inputs["sampling_per_token_logps" if self.policy.external else "old_per_token_logps"]
+        gap = ((self._scored - sampled).abs() * mask).max()
+        gap = self.accelerator.gather(gap).max().item()
+        if self._step % self._per_update < self.args.steps_per_generation:  # same weights as the rollout
             self._metrics["train"]["logp_gap"].append(gap)
         return loss
 
     def training_step(self, model, inputs, num_items_in_batch):
-        if self._step % self.num_iterations == 0:  # a new update; its iterations add up
+        if self._step % self._per_update == 0:  # a new update; its micro-batches and iterations add up
             self.seconds = dict.fromkeys(("rollout", "sampling", "update"), 0.0)
         start, rollout_before = time.perf_counter(), self.seconds["rollout"]
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -186,7 +185,9 @@ class AgentTrainer(GRPOTrainer):
         return loss
 
     def save_policy(self, folder: Path) -> None:
-        """The present policy as a plain model folder (LoRA: the adapter), without a critic."""
+        """The present policy as a plain model folder (LoRA: the adapter), without a critic, saved by rank 0."""
+        if ranks.index():
+            return
         self.model.save_pretrained(folder, state_dict=critic.policy_weights(self.model))
         self.policy.tokenizer.save_pretrained(folder)
 
@@ -229,11 +230,14 @@ def train(
 ) -> dict[str, Any]:  # fmt: skip
     """Train `policy` on `tasks` and save the last weights (or the LoRA adapter) in `out/model`.
 
-    Resumes from `out/checkpoints` with the result of an uninterrupted run. Returns numbers for the manifest.
+    Resumes from `out/checkpoints` with the result of an uninterrupted run. Returns numbers for the manifest. On several
+    processes call it on each; `out` is a folder that all of them see, and is complete when it returns.
     """
     trainer = AgentTrainer(policy, env_class, env_config, run, tasks, probe, out)
     last = max(trainer.out.glob("checkpoints/checkpoint-*"), key=lambda p: int(p.name.split("-")[1]), default=None)
+    (last, *_) = ranks.gather([last])  # of rank 0
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     trainer.save_policy(trainer.out / "model")
-    rows = read_jsonl(trainer.out / "metrics.jsonl")
-    return {"updates": len(rows), "tokens": int(sum(r["tokens"] for r in rows)), "reward": rows[-1]["reward"]}
+    rows = ranks.gather(read_jsonl(trainer.out / "metrics.jsonl") if ranks.index() == 0 else [])
+    tokens = int(sum(r["tokens"] for r in rows))
+    return {"updates": len(rows), "tokens": tokens, "reward": rows[-1]["reward"], "processes": ranks.count()}
