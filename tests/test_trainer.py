@@ -157,9 +157,7 @@ def test_lora_trains_adapters_only(policy, base, lake, tmp_path):
     saved = {p.name for p in (tmp_path / "run" / "model").iterdir()}
     assert "adapter_model.safetensors" in saved and "model.safetensors" not in saved
     original = HFPolicy.load(base.folder).model.state_dict()
-    found = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "run" / "model"
-    ).state_dict()
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").state_dict()
     plain = {k.replace(".base_layer", ""): v for k, v in found.items() if "lora_" not in k}
     assert plain.keys() == original.keys()
     assert all(torch.equal(v, plain[k]) for k, v in original.items())

@@ -12,6 +12,7 @@ client talks to, its "server" mode.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,9 +56,12 @@ class VLLMPolicy(HFPolicy):
         """From a hub id or a local folder. server: URL of a running `vllm serve` of the same model ("": in this
         process). memory: share of the GPU's memory that an engine in this process takes.
 
-        Raises ImportError where vLLM is not installed, RuntimeError where engine and model disagree.
+        Raises ImportError where vLLM is not installed, RuntimeError where engine and model disagree,
+        NotImplementedError on several processes.
         """
         check_installed()
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise NotImplementedError("engine 'vllm' plays on one process; on several use engine 'hf'")
         policy = super().load(path, dtype, device, **kwargs)
         policy.engine = Server(server, policy) if server else Colocated(policy, memory)
         policy.sync()

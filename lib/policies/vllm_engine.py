@@ -145,7 +145,7 @@ def weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, p in getattr(base, part).named_parameters(prefix=part):
             owner, lora, rest = name.partition(".base_layer.")
             layer = base.get_submodule(owner) if lora else None
-            if rest == "weight" and not layer.disable_adapters:
+            if rest == "weight" and not (layer.merged or layer.disable_adapters):
                 p = p + sum(layer.get_delta_weight(a) for a in layer.active_adapters)
             if ".lora_" not in name:
                 yield f"{owner}.{rest}" if lora else name, p.detach()

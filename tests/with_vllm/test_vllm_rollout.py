@@ -13,7 +13,7 @@ from test_rollout import check_teacher_forcing, ragged_jobs, tokens
 from lib.config import ROOT
 from lib.envs.base import NoStepMeasure
 from lib.envs.frozenlake import FrozenLake
-from lib.policies.hf import HFPolicy
+from lib.policies.pretrained import merged
 from lib.policies.vllm_engine import weights
 from lib.rollout import jobs, rollout
 
@@ -118,8 +118,11 @@ def test_lora_is_merged_on_the_way_and_frozen_weights_stay(vllm_policy, lake):
         others = rollout(policy, FrozenLake, lake.config, jobs(lake.tasks[:4], 2, 6))
         check_teacher_forcing(model, others)
     assert [tokens(e) for e in others] != [tokens(e) for e in episodes]
-    merged = model.merge_and_unload().state_dict()
-    assert found.keys() == merged.keys() and all(torch.allclose(v, merged[k], atol=1e-6) for k, v in found.items())
+    with merged(model):  # as in training
+        again = rollout(policy, FrozenLake, lake.config, jobs(lake.tasks[:4], 2, 6))
+        assert [tokens(e) for e in again] == [tokens(e) for e in episodes]
+    whole = model.merge_and_unload().state_dict()
+    assert found.keys() == whole.keys() and all(torch.allclose(v, whole[k], atol=1e-6) for k, v in found.items())
 
 
 def test_a_sync_that_changes_nothing_is_noticed(vllm_policy, lake, perturb, monkeypatch):
@@ -185,7 +188,9 @@ def test_a_rollout_that_broke_leaves_nothing_in_flight(vllm_policy, lake):
         session.poll()
 
 
-def test_what_vllm_would_change_without_a_word_is_refused(vllm_policy, lake):
+def test_what_vllm_would_change_without_a_word_is_refused(vllm_policy, monkeypatch):
     with pytest.raises(ValueError, match="temperature 0.001: vLLM samples at 0.01 or more"):
         replace(vllm_policy, temperature=0.001)
-    assert isinstance(vllm_policy, HFPolicy)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(NotImplementedError, match="plays on one process"):
+        type(vllm_policy).load(vllm_policy.model.config._name_or_path)
