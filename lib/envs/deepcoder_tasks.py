@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-SETS = 4  # sets of inputs a function is asked with; few, so that graded programs are met again
+SETS = 2  # sets of inputs a function is asked with; few, so that graded programs are met again
 SHOWN, HIDDEN = 3, 8  # tests of a task
 BUCKETS = {"train": range(0, 6), "valid": range(6, 7), "test": range(7, 10)}  # of a function's SHA-256 modulo 10
 SLIP = 0.03  # share of a demonstrator's answers that break off
@@ -108,8 +108,8 @@ def inputs() -> dict[str, tuple[Any, ...]]:
     """For each type SETS × (SHOWN + HIDDEN) different inputs, set after set."""
     rng = random.Random("deepcoder inputs")
     make = {
-        "list": lambda: tuple(rng.randrange(10) for _ in range(rng.randrange(3, 7))),
-        "word": lambda: "".join(rng.choice("abcdrt") for _ in range(rng.randrange(3, 7))),
+        "list": lambda: tuple(rng.randrange(10) for _ in range(rng.randrange(3, 6))),
+        "word": lambda: "".join(rng.choice("abcdrt") for _ in range(rng.randrange(3, 6))),
         "number": lambda: rng.randrange(100),
     }
     found: dict[str, dict[Any, None]] = {kind: {} for kind in make}
@@ -199,7 +199,7 @@ def demonstrator(depth: int, data: dict[str, Any], seed: int) -> Callable[[int],
     with a random function of the same types (0–0.3). A share SLIP of the answers breaks off early.
     """
     rng = random.Random(f"deepcoder demonstrator {seed}")
-    start, repair, wild = rng.uniform(0, 0.7), rng.uniform(0.2, 0.8), rng.uniform(0, 0.3)
+    start, repair, wild = rng.uniform(0.1, 0.9), rng.uniform(0.3, 0.9), rng.uniform(0, 0.2)
     target = next(f for f in functions(depth) if (f.takes, f.text) == (data["takes"], data["solution"]))
     like = [[i for i, op in enumerate(OPS) if op[1:4] == OPS[j][1:4]] for j in target.chain]
     guess = [j if rng.random() < start else rng.choice(same) for j, same in zip(target.chain, like, strict=True)]
