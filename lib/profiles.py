@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib.config import Experiment
+from lib.config import EvalConfig, Experiment
+from lib.envs.deepcoder_config import DeepCoderConfig
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.policies.config import PolicyConfig
 from lib.trainers.config import TrainConfig
 
 
@@ -20,6 +22,19 @@ def _tiny_frozenlake() -> Experiment:
         env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
         train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
+    )
+
+
+def _tiny_deepcoder() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="deepcoder",
+        env_config=DeepCoderConfig(max_turns=6),
+        policy=PolicyConfig(max_action_tokens=28, max_context=512),
+        train=TrainConfig(updates=30, lr=2e-4, probe_every=10),
+        evaluation=EvalConfig(tasks=120, train_tasks=60),
+        train_tasks=386,
+        arms=("grpo", "budgetmix"),
     )
 
 
@@ -35,7 +50,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
 
