@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lib import profiles_qwen
 from lib.config import EvalConfig, Experiment
+from lib.envs.deepcoder_config import DeepCoderConfig
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.envs.sql_tasks import SqlConfig
 from lib.policies.config import PolicyConfig, TinyConfig
@@ -42,6 +43,19 @@ def _tiny_sql() -> Experiment:
     )
 
 
+def _tiny_deepcoder() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="deepcoder",
+        env_config=DeepCoderConfig(max_turns=6),
+        policy=PolicyConfig(max_action_tokens=28, max_context=512),
+        train=TrainConfig(updates=30, lr=2e-4, probe_every=10),
+        evaluation=EvalConfig(tasks=120, train_tasks=60),
+        train_tasks=386,
+        arms=("grpo", "budgetmix"),
+    )
+
+
 def _smoke(x: Experiment) -> Experiment:
     return replace(
         x,
@@ -54,7 +68,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_sql())}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
 PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}

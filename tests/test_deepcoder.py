@@ -34,14 +34,35 @@ def test_prompt_and_feedback_are_what_they_say():
     assert [m["role"] for m in messages] == ["system", "user"] and "x=sorted(x)" in messages[0]["content"]
     assert messages[1]["content"] == "Arrange, then arrange.\n[3,1,2] -> [3,2,1]\n[1,2] -> [2,1]"
     step = env.step(ALMOST)
-    assert step.observation == "Passed 1 of 2.\nInput: [3,1,2]\nExpected: [3,2,1]\nGot: [2,1,3]"
+    assert step.observation == "Passed 1 of 2.\n[3,1,2] -> [2,1,3]"
     # held out: [5], [2,2,1] (reversed: [1,2,2], wrong), [1,1,3] (reversed: [3,1,1], right), []
     assert step.reward == 0 and not step.done and step.info["quality"] == env.step_quality(ALMOST) == 3 / 4
-    assert env.step("x=x[9]").observation.endswith("Got: IndexError: list index out of range")
+    assert env.step("x=x[9]").observation.endswith("\n[3,1,2] -> IndexError: list index out of range")
     step = env.step(f"<think>x=x</think>\n```python\n{RIGHT}\n```")
     assert (step.reward, step.done, step.info["solved"], step.info["passed"]) == (1.0, True, True, 2)
     with pytest.raises(RuntimeError, match="over"):
         env.step(RIGHT)
+
+
+def test_going_wrong_is_a_crash_no_program_or_a_revision_that_passes_fewer_hidden_tests():
+    env, _ = env_at()
+    losses = {
+        "x=x[1:]": 0,
+        RIGHT: 0,
+        "submit": 0,
+        "x=x[9]": 1,
+        "x=x[0]": 1,
+        "x=(": 1,
+    }  # x[0] crashes on []
+    assert {a: env.step_loss(a) for a in losses} == losses
+    env.step(ALMOST)  # passes 3 of the 4 hidden tests, sorted(x) the first and the last, x[1:] the last only
+    before = env.snapshot()
+    losses |= {ALMOST: 0, "x=sorted(x)": 1 / 4, "x=x[1:]": 1 / 2}
+    assert {a: env.step_loss(a) for a in losses} == losses and env.snapshot() == before
+    env.step("x=x[1:]")
+    assert env.step_loss(ALMOST) == env.step_loss("x=x[1:]") == 0 and env.step_loss("x=[0]") == 1 / 4
+    env, _ = env_at(config=DeepCoderConfig(wall_s=0.2))
+    assert env.step_loss("x=[v for v in iter(int, 1) if v]") == 1  # beyond the time limit
 
 
 def test_hard_coding_the_shown_tests_gains_nothing():
@@ -65,9 +86,9 @@ def test_submit_and_repeated_invalid_answers_end_an_episode():
 
 def test_endless_and_greedy_programs_are_graded_not_waited_for():
     env, _ = env_at(config=DeepCoderConfig(wall_s=0.2))
-    assert "Got: time limit exceeded" in env.step("x=[v for v in iter(int, 1) if v]").observation
+    assert "-> time limit exceeded" in env.step("x=[v for v in iter(int, 1) if v]").observation
     env, _ = env_at(config=DeepCoderConfig(wall_s=20, memory_mb=128))
-    assert "Got: memory limit exceeded" in env.step("x=[0]*10**9").observation
+    assert "-> memory limit exceeded" in env.step("x=[0]*10**9").observation
 
 
 def test_the_budget_is_shown_only_when_asked_and_kept():
@@ -153,7 +174,7 @@ def test_functions_do_what_their_programs_do_and_no_two_are_the_same():
     tests = [[f.text, list(inputs[f.takes])] for f in found]
     results = shared_pool().call_function(code + "    out.append(space['x'])\n  return out", "f", tests)
     assert all(r.value == list(f.outputs) for r, f in zip(results, found, strict=True))
-    assert len({repr((f.takes, f.outputs)) for f in found}) == len(found) > 300
+    assert len({repr((f.takes, f.outputs)) for f in found}) == len(found) > 200
     deeper = {(f.takes, f.text) for f in deepcoder_tasks.functions(3)}
     assert {(f.takes, f.text) for f in found} <= deeper
 

@@ -143,6 +143,8 @@ def test_a_humaneval_episode_shows_asserts_of_the_shown_tests_only():
         "Passed 0 of 2.\nInput: [1.0, 2.0, 3.9, 4.0, 5.0, 2.2], 0.3\nExpected: candidate("
     )
     assert step.observation.count("Got: None") == 2 and step.info["quality"] == 0
+    head = "```python\ndef has_close_elements(numbers, threshold):\n    return "
+    assert [env.step_loss(head + end + "\n```") for end in ("None", "numbers[99]", "bool(numbers[6] * 0)")] == [0, 1, 1]
     assert env.step(f"```python\n{task.data['solution']}\n```").info["solved"]
     assert DeepCoder.demonstrator(config, task, 1)(env).startswith("```python\n")
     with pytest.raises(ValueError, match="HumanEval has 41"):

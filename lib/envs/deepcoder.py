@@ -187,6 +187,19 @@ class DeepCoder(Env):
             return sum(o.passed for o in hidden) / len(hidden)
         return self.quality if kind == "submit" else 0.0
 
+    def step_loss(self, action: str) -> float:
+        """Going wrong is: 1 for an answer without a program and for one that crashes on a test, else the share of
+        held-out tests that the program before passed and this one does not. A first program that runs loses nothing,
+        however wrong, nor does submit, which keeps the last program (and ends the episode)."""
+        self._check_started()
+        kind, code = read_answer(action, self.task.data["kind"])
+        if kind != "program":
+            return float(kind == "invalid")
+        shown, hidden = self._grade(code)
+        if any(o.crashed for o in shown + hidden):
+            return 1.0
+        return max(0.0, self.quality - sum(o.passed for o in hidden) / len(hidden)) if self.programs else 0.0
+
     def _start(self, task: Task) -> None:
         missing = {"kind", "shown", "fn"} - task.data.keys()
         if missing or task.data["kind"] not in _HELP:
@@ -209,7 +222,10 @@ class DeepCoder(Env):
             f"Passed {len(shown) - len(failed)} of {len(shown)}" + (", but not all hidden tests." * (not failed) or ".")
         ]
         for o in failed[: self.config.shown_failures]:
-            lines += [f"Input: {_cut(o.input)}", f"Expected: {_cut(o.expected)}", f"Got: {_cut(o.got)}"]
+            if self.task.data["kind"] == "lines":
+                lines += [f"{_cut(o.input)} -> {_cut(o.got)}"]
+            else:
+                lines += [f"Input: {_cut(o.input)}", f"Expected: {_cut(o.expected)}", f"Got: {_cut(o.got)}"]
         return "\n".join(lines)
 
     def _left(self) -> str:

@@ -19,12 +19,14 @@ PRELUDE = "; ".join([*(f"from {m} import *" for m in _STARRED), f"import re, str
 
 
 class Outcome(NamedTuple):
-    """One test's outcome: whether it passed, and as text: input, expected, what came instead (or the error)."""
+    """One test's outcome: whether it passed; as text input, expected, what came instead (or the error); whether the
+    program crashed on it: ended by an error or a limit, and not in an answer."""
 
     passed: bool
     input: str
     expected: str
     got: str
+    crashed: bool
 
 
 def grade(data: dict[str, Any], code: str, limits: Limits, show: Callable[[Any], str] = repr) -> list[Outcome]:
@@ -41,8 +43,8 @@ def grade(data: dict[str, Any], code: str, limits: Limits, show: Callable[[Any],
         ok = r.status == "ok"
         if data["kind"] == "stdin":
             ok = ok and any(same_stdout(r.stdout, e) for e in accepted)
-            out.append(Outcome(ok, given, accepted[0], r.stdout if r.status == "ok" else r.said()))
+            out.append(Outcome(ok, given, accepted[0], r.stdout if r.status == "ok" else r.said(), r.status != "ok"))
         else:
             ok = ok and any(same_value(r.value, e) for e in accepted)
-            out.append(Outcome(ok, ", ".join(map(show, given)), show(accepted[0]), r.said(show)))
+            out.append(Outcome(ok, ", ".join(map(show, given)), show(accepted[0]), r.said(show), r.status != "ok"))
     return out

@@ -12,9 +12,10 @@ import hashlib
 import random
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
-SETS = 4  # sets of inputs a function is asked with; few, so that graded programs are met again
+SETS = 2  # sets of inputs a function is asked with; few, so that graded programs are met again
 SHOWN, HIDDEN = 3, 8  # tests of a task
 BUCKETS = {"train": range(0, 6), "valid": range(6, 7), "test": range(7, 10)}  # of a function's SHA-256 modulo 10
 SLIP = 0.03  # share of a demonstrator's answers that break off
@@ -34,49 +35,33 @@ def _ops() -> tuple[Op, ...]:
     def family(name: str, takes: str, gives: str, members: dict[str, Callable[[Any], Any]]) -> list[Op]:
         return [Op(text, takes, gives, name, run) for text, run in members.items()]
 
-    cuts = {"x[1:]": lambda x: x[1:], "x[:-1]": lambda x: x[:-1], "x[::2]": lambda x: x[::2], "x[:3]": lambda x: x[:3]}
-    turns = {"x[::-1]": lambda x: x[::-1], "x*2": lambda x: x * 2}
+    cuts = {"x[1:]": lambda x: x[1:], "x[:-1]": lambda x: x[:-1], "x[::2]": lambda x: x[::2]}
     maps = {
         "[v+1 for v in x]": lambda x: [v + 1 for v in x],
         "[v*2 for v in x]": lambda x: [v * 2 for v in x],
-        "[v*v for v in x]": lambda x: [v * v for v in x],
         "[v%3 for v in x]": lambda x: [v % 3 for v in x],
     }
-    filters = {
-        "[v for v in x if v>3]": lambda x: [v for v in x if v > 3],
-        "[v for v in x if v%2]": lambda x: [v for v in x if v % 2],
-    }
-    sums = {
-        "sum(x)": sum,
-        "max(x)": max,
-        "min(x)": min,
-        "len(x)": len,
-        "x[0]": lambda x: x[0],
-        "x[-1]": lambda x: x[-1],
-    }
+    turns = {"x[::-1]": lambda x: x[::-1], "x*2": lambda x: x * 2}
     letters = {
         "x.upper()": str.upper,
         "x.title()": str.title,
         "x.replace('a','o')": lambda x: x.replace("a", "o"),
     }
-    numbers = {
-        "x+1": lambda x: x + 1,
-        "x*2": lambda x: x * 2,
-        "x*x": lambda x: x * x,
-        "x%3": lambda x: x % 3,
-        "-x": lambda x: -x,
-    }
+    picks = {"x[0]": lambda x: x[0], "x[-1]": lambda x: x[-1], "len(x)": len}
+    grow = {"x+1": lambda x: x + 1, "x*2": lambda x: x * 2, "x*x": lambda x: x * x}
+    shrink = {"x%3": lambda x: x % 3, "x//2": lambda x: x // 2, "-x": lambda x: -x}
     return (
         *family("cut", "list", "list", cuts),
         *family("arrange", "list", "list", {"sorted(x)": sorted, **turns}),
         *family("map", "list", "list", maps),
-        *family("filter", "list", "list", filters),
-        *family("reduce", "list", "number", sums),
+        *family("reduce", "list", "number", {"sum(x)": sum, "max(x)": max, "min(x)": min}),
+        *family("pick", "list", "number", picks),
         *family("cut", "word", "word", cuts),
-        *family("arrange", "word", "word", {"''.join(sorted(x))": lambda x: "".join(sorted(x)), **turns}),
+        *family("arrange", "word", "word", {"x+x[::-1]": lambda x: x + x[::-1], **turns}),
         *family("letters", "word", "word", letters),
         *family("count", "word", "number", {"len(x)": len, "x.count('a')": lambda x: x.count("a")}),
-        *family("number", "number", "number", numbers),
+        *family("grow", "number", "number", grow),
+        *family("shrink", "number", "number", shrink),
     )
 
 
@@ -108,8 +93,8 @@ def inputs() -> dict[str, tuple[Any, ...]]:
     """For each type SETS × (SHOWN + HIDDEN) different inputs, set after set."""
     rng = random.Random("deepcoder inputs")
     make = {
-        "list": lambda: tuple(rng.randrange(10) for _ in range(rng.randrange(3, 7))),
-        "word": lambda: "".join(rng.choice("abcdrt") for _ in range(rng.randrange(3, 7))),
+        "list": lambda: tuple(rng.randrange(10) for _ in range(rng.randrange(3, 6))),
+        "word": lambda: "".join(rng.choice("abcdrt") for _ in range(rng.randrange(3, 6))),
         "number": lambda: rng.randrange(100),
     }
     found: dict[str, dict[Any, None]] = {kind: {} for kind in make}
@@ -192,31 +177,26 @@ def compact(value: Any) -> str:
 
 
 def demonstrator(depth: int, data: dict[str, Any], seed: int) -> Callable[[int], str]:
-    """A player of mixed quality: turn (0-based) → answer. It revises its last program one line a turn.
+    """A player of mixed quality: turn (0-based) → answer.
 
-    Drawn from `seed`: the probabilities that a line of the first program is right (0–0.7, else a random one of its
-    family), that a turn repairs a wrong line (0.2–0.8, else it changes a random one at random), and that a turn answers
-    with a random function of the same types (0–0.3). A share SLIP of the answers breaks off early.
+    Two probabilities are drawn from `seed`. skill (0–1): that a turn answers with a program of the hinted families that
+    was not tried before, else with a random function of the same types. insight (0–0.4): that the former is the right
+    one whatever was tried. A share SLIP of the answers breaks off early.
     """
     rng = random.Random(f"deepcoder demonstrator {seed}")
-    start, repair, wild = rng.uniform(0, 0.7), rng.uniform(0.2, 0.8), rng.uniform(0, 0.3)
+    skill, insight = rng.random(), rng.uniform(0, 0.4)
     target = next(f for f in functions(depth) if (f.takes, f.text) == (data["takes"], data["solution"]))
     like = [[i for i, op in enumerate(OPS) if op[1:4] == OPS[j][1:4]] for j in target.chain]
-    guess = [j if rng.random() < start else rng.choice(same) for j, same in zip(target.chain, like, strict=True)]
+    untried = [_program(chain) for chain in product(*like)]
+    others = [f.text for f in functions(depth) if (f.takes, f.gives) == (target.takes, target.gives)]
+    rng.shuffle(untried)
 
     def act(turn: int) -> str:
-        text = _program(tuple(guess))
-        if turn:
-            wrong = [k for k, j in enumerate(target.chain) if guess[k] != j]
-            if wrong and rng.random() < repair:
-                k = rng.choice(wrong)
-                guess[k] = target.chain[k]
-            else:
-                k = rng.randrange(len(guess))
-                guess[k] = rng.choice(like[k])
-            text = _program(tuple(guess))
-        if rng.random() < wild:
-            text = rng.choice([f.text for f in functions(depth) if (f.takes, f.gives) == (target.takes, target.gives)])
+        text = rng.choice(others)
+        if rng.random() < skill:
+            text = target.text if rng.random() < insight or not untried else untried[-1]
+        if text in untried:
+            untried.remove(text)
         return text[: rng.randrange(len(text))] if rng.random() < SLIP else text
 
     return act

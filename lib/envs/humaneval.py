@@ -103,8 +103,8 @@ def recorded(solution: str, fn: str, checks: str) -> tuple[list[list[Any]], int]
     return result.value[0], len(result.value[1])
 
 
-def grade(data: dict[str, Any], code: str, limits: Limits) -> Iterator[tuple[bool, str, str, str]]:
-    """For each assert: whether it passed, the last call's arguments, the assert, what the call gave."""
+def grade(data: dict[str, Any], code: str, limits: Limits) -> Iterator[tuple[bool, str, str, str, bool]]:
+    """For each assert: whether it passed, the last call's arguments, the assert, what the call gave, if it crashed."""
     calls, asserts = recorded(data["solution"], data["fn"], data["checks"])
     results = run_once(Job(f"{data['head']}\n{code}", calls, data["fn"], limits))
     answers = {repr(c): (repr(c), r.status == "ok", r.value) for c, r in zip(calls, results, strict=True)}
@@ -112,8 +112,8 @@ def grade(data: dict[str, Any], code: str, limits: Limits) -> Iterator[tuple[boo
     (replay,) = run_once(Job(code, [[list(answers.values())]], "_replay", TRUSTED))
     if replay.status != "ok":
         raise ValueError(f"the test of {data['fn']} could not be replayed: {replay.status} {replay.stderr[-200:]}")
-    given = {repr(c): r.said() for c, r in zip(calls, results, strict=True)}
+    given = {repr(c): (r.said(), r.status != "ok") for c, r in zip(calls, results, strict=True)}
     for label, passed, call in replay.value:
-        yield passed, str(call).removeprefix("[").removesuffix("]"), label, given.get(call, "")
+        yield passed, str(call).removeprefix("[").removesuffix("]"), label, *given.get(call, ("", False))
     for _ in range(asserts - len(replay.value)):
-        yield False, "", "the test to go on", "an error before it"
+        yield False, "", "the test to go on", "an error before it", True
