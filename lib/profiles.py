@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib.config import Experiment
+from lib.config import EvalConfig, Experiment
+from lib.envs.bfcl import BFCLConfig
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.policies.config import PolicyConfig, TinyConfig
 from lib.trainers.config import TrainConfig
 
 
@@ -20,6 +22,20 @@ def _tiny_frozenlake() -> Experiment:
         env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
         train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
+    )
+
+
+def _tiny_bfcl() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="bfcl",
+        env_config=BFCLConfig(domains=("files", "messages"), max_user_turns=2, max_turns=10),
+        base=TinyConfig(lr=5e-3),
+        policy=PolicyConfig(max_action_tokens=24, max_context=640),
+        train=TrainConfig(updates=40, lr=2e-3, probe_every=20),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        arms=("grpo", "budgetmix", "gigpo", "ppo"),
+        probe_tasks=30,
     )
 
 
@@ -35,7 +51,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_bfcl())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
 

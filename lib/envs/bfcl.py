@@ -77,7 +77,7 @@ class BFCLConfig:
             raise ValueError(f"domains={self.domains!r}: must be some of {', '.join(bfcl_tasks.DOMAINS)}")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _first_state(text: str, budget: int) -> bytes:
     """The pickled state in which a task (JSON of its data) begins: cheaper to load than to set up for each sample."""
     s = {"user_turn": 0, "steps": 0, "turn_steps": 0, "called": False, "streak": 0, "failed": False, "over": False}

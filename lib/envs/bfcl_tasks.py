@@ -20,8 +20,8 @@ from lib.envs.bfcl_calls import Call, parse
 BUCKETS = {"train": range(0, 6), "valid": range(6, 8), "test": range(8, 10)}  # of a task's SHA-256 modulo 10
 SEEN = 100  # test tasks that are left out: the text format was once chosen looking at the first ones
 PATIENCE = 5000  # candidates in a row without a new task after which a split counts as exhausted
-NOISE = 0.9  # a demonstrator's share of mistakes is NOISE * u**5, u uniform in [0, 1]: most good, a few near random
-BATCH = 0.8  # and the probability that it sends a further call in the same step is uniform in [0, BATCH]
+NOISE = 0.6  # a demonstrator's share of mistakes is NOISE * u**5, u uniform in [0, 1]: most good, a few near random
+BATCH = 0.5  # and the probability that it sends a further call in the same step is uniform in [0, BATCH]
 MISTAKES = ("call", "call", "call", "end", "format")
 LOOKUPS = ("find", "get_stock_info", "get_user_id", "displayCarStatus", "place_order")
 
