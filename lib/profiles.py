@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lib import profiles_qwen
 from lib.config import EvalConfig, Experiment
+from lib.envs.bfcl import BFCLConfig
 from lib.envs.deepcoder_config import DeepCoderConfig
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.envs.sql_tasks import SqlConfig
@@ -56,6 +57,20 @@ def _tiny_deepcoder() -> Experiment:
     )
 
 
+def _tiny_bfcl() -> Experiment:
+    return Experiment(
+        profile="tiny",
+        env="bfcl",
+        env_config=BFCLConfig(domains=("files", "messages"), max_user_turns=2, max_turns=10),
+        base=TinyConfig(lr=5e-3),
+        policy=PolicyConfig(max_action_tokens=24, max_context=640),
+        train=TrainConfig(updates=40, lr=2e-3, probe_every=20),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        arms=("grpo", "budgetmix", "gigpo", "ppo"),
+        probe_tasks=30,
+    )
+
+
 def _smoke(x: Experiment) -> Experiment:
     return replace(
         x,
@@ -68,7 +83,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql())}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql(), _tiny_bfcl())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
 PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}

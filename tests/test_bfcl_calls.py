@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_bfcl import play
 
-from lib.envs import bfcl_data
+from lib.envs import bfcl_data, bfcl_tasks
 from lib.envs.base import Task
 from lib.envs.bfcl import BFCL, BFCLConfig
 from lib.envs.bfcl_calls import Call, CallError, canonical_state, compact, execute, functions, new_instances, parse
@@ -150,6 +150,13 @@ def test_official_splits():
     for bad in (("dev", 1), ("train", 0), ("test", 81)):
         with pytest.raises(ValueError):
             BFCL.tasks(official("base"), *bad)
+
+
+def test_test_tasks_that_were_looked_at_are_left_out(monkeypatch):
+    panel = BFCL.tasks(BFCLConfig(), "test", 5)
+    monkeypatch.setattr(bfcl_tasks, "SEEN", 0)
+    stream = [t.data for t in BFCL.tasks(BFCLConfig(), "test", 105)]
+    assert [t.data for t in panel] == stream[100:]
 
 
 def test_runaway_states_end_the_episode_without_success():

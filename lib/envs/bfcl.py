@@ -24,16 +24,15 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from lib.envs import bfcl_calls, bfcl_data, bfcl_tasks
 from lib.envs.base import SPLITS, Env, Step, Task
 from lib.envs.bfcl_calls import Call, CallError, RunawayState
-from lib.envs.bfcl_data import CATEGORIES, TASKS_PER_CATEGORY
+from lib.envs.bfcl_data import CATEGORIES
 
 STEPS_PER_USER_TURN = 20  # of the benchmark: more end the episode without success
-# The benchmark has no splits. The same 200 scenarios stand behind all four categories, so a scenario keeps its split.
-OFFICIAL_SPLITS = {"train": (0, 100), "valid": (100, 120), "test": (120, TASKS_PER_CATEGORY)}
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,14 @@ class BFCLConfig:
             raise ValueError(f"domains={self.domains!r}: must be some of {', '.join(bfcl_tasks.DOMAINS)}")
 
 
+@lru_cache(maxsize=1024)
+def _first_state(text: str, budget: int) -> bytes:
+    """The pickled state in which a task (JSON of its data) begins: cheaper to load than to set up for each sample."""
+    s = {"user_turn": 0, "steps": 0, "turn_steps": 0, "called": False, "streak": 0, "failed": False, "over": False}
+    s |= {"budget": budget, "responses": [], "instances": bfcl_calls.new_instances(json.loads(text))}
+    return pickle.dumps(s)
+
+
 class BFCL(Env):
     """See the module's docstring."""
 
@@ -102,12 +109,10 @@ class BFCL(Env):
             raise ValueError(f"n={n}: must be at least 1")
         if config.task_set == "procedural":
             return bfcl_tasks.generate(config.domains, config.max_user_turns, split, n)
-        order = sorted(range(TASKS_PER_CATEGORY), key=lambda i: hashlib.sha256(f"bfcl/{i}".encode()).digest())
-        chosen = order[slice(*OFFICIAL_SPLITS[split])]
-        if n > len(chosen):
-            raise ValueError(f"{n} {split} tasks asked for, {config.category} has {len(chosen)}")
-        entries = bfcl_data.load_tasks(config.category)
-        return tuple(Task(entries[i]["id"], {k: v for k, v in entries[i].items() if k != "id"}) for i in chosen[:n])
+        entries = bfcl_data.official_split(config.category, split)
+        if n > len(entries):
+            raise ValueError(f"{n} {split} tasks asked for, {config.category} has {len(entries)}")
+        return tuple(Task(e["id"], {k: v for k, v in e.items() if k != "id"}) for e in entries[:n])
 
     @classmethod
     def demonstrator(cls, config: BFCLConfig, task: Task, seed: int) -> Callable[[Env], str]:
@@ -123,14 +128,11 @@ class BFCL(Env):
         if not {"question", "ground_truth", "classes", "initial_config"} <= set(task.data):
             raise ValueError(f"task {task.id}: not a BFCL task, its data has only {sorted(task.data)}")
         self._set_task(task.id, json.dumps(task.data))
-        s = {"user_turn": 0, "steps": 0, "turn_steps": 0, "called": False, "streak": 0, "failed": False}
-        s |= {"over": False, "budget": int(budget), "responses": [], "instances": bfcl_calls.new_instances(self._data)}
-        self._keep(s)
+        self._blob = _first_state(self._text, int(budget))
+        self._s = bfcl_data.load_state(self._blob)
         text = bfcl_data.request(self._data, 0, self.config.docs) + self._budget_line()
-        return [
-            {"role": "system", "content": bfcl_data.system_prompt(self._data, self.config.docs)},
-            {"role": "user", "content": text},
-        ]
+        system = bfcl_data.system_prompt(self._data, self.config.docs)
+        return [{"role": "system", "content": system}, {"role": "user", "content": text}]
 
     def step(self, action: str) -> Step:
         """See Env. info: `solved`, `invalid`, `user_turn` (its number before the step) and `turn_passed` (whether the
@@ -158,8 +160,7 @@ class BFCL(Env):
         except (RunawayState, RecursionError) as error:  # or directories nested too deeply to be pickled
             text = f"Error: {error}"
             self._keep(s | {"over": True, "instances": bfcl_calls.new_instances(self._data)})
-        over = self._s["over"]
-        return Step(text + self._budget_line() * (not over), reward, over, info)
+        return Step(text + self._budget_line() * (not self._s["over"]), reward, self._s["over"], info)
 
     def would_pass(self, calls: list[str]) -> bool:
         """Whether the present user turn would pass its checks after these calls, without making them."""
@@ -242,8 +243,7 @@ class BFCL(Env):
         if last or (s["failed"] and self.config.stop_at_failed_turn):
             s["over"] = True
             return ""
-        s["user_turn"] += 1
-        s["turn_steps"], s["called"] = 0, False
+        s |= {"user_turn": s["user_turn"] + 1, "turn_steps": 0, "called": False}
         return bfcl_data.request(self._data, s["user_turn"], self.config.docs)
 
     def _budget_line(self) -> str:

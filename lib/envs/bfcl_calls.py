@@ -136,7 +136,7 @@ def execute(instances: dict[str, Any], calls: Sequence[Call], allowed: Collectio
     return out
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def ground_truth(text: str) -> list[tuple[list[str], dict[str, Any]]]:
     """Per user turn of a task (JSON of its data): the ground truth's responses and the simulators after it."""
     data = json.loads(text)

@@ -29,6 +29,8 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 WHEEL = DATA / f"bfcl_eval-{VERSION}-py3-none-any.whl"
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 TASKS_PER_CATEGORY = 200
+# The benchmark has no splits. The same 200 scenarios stand behind all four categories, so a scenario keeps its split.
+SPLIT_ENDS = {"train": (0, 100), "valid": (100, 120), "test": (120, TASKS_PER_CATEGORY)}
 # Python module of each simulator (below func_source_code) and of its documentation (below multi_turn_func_doc).
 CLASSES = {
     "GorillaFileSystem": "gorilla_file_system",
@@ -109,14 +111,18 @@ def load_simulators() -> dict[str, type]:
     return {name: getattr(module, name) for name, module in modules.items()}
 
 
+@lru_cache(maxsize=1)
+def _loadable() -> frozenset[tuple[str, str]]:
+    """Module and name of every class that a state may hold."""
+    modules, names = {c.__module__ for c in load_simulators().values()}, (*CLASSES, "File", "Directory")
+    return frozenset({("random", "Random"), ("datetime", "datetime"), *((m, n) for m in modules for n in names)})
+
+
 class _Unpickler(pickle.Unpickler):
     """Loads simulators and nothing else: a snapshot may have come with someone's results."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {c.__module__ for c in load_simulators().values()}
-        if (module, name) in (("random", "Random"), ("datetime", "datetime")) or (
-            module in known and name in (*CLASSES, "File", "Directory")
-        ):
+        if (module, name) in _loadable():
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"a state must not contain {module}.{name}")
 
@@ -177,6 +183,13 @@ def load_tasks(category: str) -> tuple[dict[str, Any], ...]:
             | {"missed": entry.get("missed_function", {}), "defect": defect}
         )
     return tuple(out)
+
+
+def official_split(category: str, split: str) -> list[dict[str, Any]]:
+    """A category's tasks of a split, in an order fixed by a hash of their number."""
+    order = sorted(range(TASKS_PER_CATEGORY), key=lambda i: hashlib.sha256(f"bfcl/{i}".encode()).digest())
+    entries = load_tasks(category)
+    return [entries[i] for i in order[slice(*SPLIT_ENDS[split])]]
 
 
 @lru_cache(maxsize=len(CLASSES))
