@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lib.config import Experiment
+from lib.config import EvalConfig, Experiment
 from lib.envs.frozenlake import FrozenLakeConfig
+from lib.envs.terminal import TerminalConfig
+from lib.policies.config import PolicyConfig, TinyConfig
 from lib.trainers.config import TrainConfig
 
 
@@ -20,6 +22,23 @@ def _tiny_frozenlake() -> Experiment:
         env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
         train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
+    )
+
+
+def _tiny_terminal() -> Experiment:
+    kinds = ("count", "sort", "filter", "mode", "find", "move")
+    return Experiment(
+        profile="tiny",
+        env="terminal",
+        env_config=TerminalConfig(max_turns=6, kinds=kinds, trees=24, parts=1, noise=0.5),
+        base=TinyConfig(demonstrations=700, epochs=5),
+        policy=PolicyConfig(max_action_tokens=14, max_context=512),
+        train=TrainConfig(updates=30, lr=1e-3, probe_every=10),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        train_tasks=240,
+        probe_tasks=20,
+        arms=("grpo", "budgetmix"),
+        analysed=(),
     )
 
 
@@ -35,7 +54,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(),)}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_terminal())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 DEFAULT_SEEDS = {"tiny": 3, "smoke": 2}
 
