@@ -14,6 +14,7 @@ from lib.envs.bfcl import BFCLConfig
 from lib.envs.deepcoder_config import DeepCoderConfig
 from lib.envs.frozenlake import FrozenLakeConfig
 from lib.envs.sql_tasks import SqlConfig
+from lib.envs.terminal import TerminalConfig
 from lib.policies.config import PolicyConfig, TinyConfig
 from lib.profiles_qwen import HUB
 from lib.trainers.config import TrainConfig
@@ -71,6 +72,23 @@ def _tiny_bfcl() -> Experiment:
     )
 
 
+def _tiny_terminal() -> Experiment:
+    kinds = ("count", "sort", "filter", "mode", "find", "move")
+    return Experiment(
+        profile="tiny",
+        env="terminal",
+        env_config=TerminalConfig(max_turns=6, kinds=kinds, trees=24, parts=1, noise=0.5),
+        base=TinyConfig(demonstrations=700, epochs=5),
+        policy=PolicyConfig(max_action_tokens=14, max_context=512),
+        train=TrainConfig(updates=30, lr=1e-3, probe_every=10),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        train_tasks=240,
+        probe_tasks=20,
+        arms=("grpo", "budgetmix"),
+        analysed=(),
+    )
+
+
 def _smoke(x: Experiment) -> Experiment:
     return replace(
         x,
@@ -83,7 +101,7 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql(), _tiny_bfcl())}
+PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql(), _tiny_bfcl(), _tiny_terminal())}
 PROFILES["smoke"] = tuple(_smoke(x) for x in PROFILES["tiny"])
 PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
 PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}

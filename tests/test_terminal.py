@@ -58,7 +58,11 @@ def test_no_goal_is_in_two_splits_and_the_first_tasks_do_not_depend_on_n():
     goals = {s: {(t.data["instruction"], t.data["tests"]["tests/test.sh"][1]) for t in ts} for s, ts in split.items()}
     assert not goals["train"] & (goals["valid"] | goals["test"]) and not goals["valid"] & goals["test"]
     assert procedural_tasks("train", 5) == split["train"][:5]
-    assert {t.id for t in split["train"]}.isdisjoint({t.id for t in split["test"]})
+    trees = {s: {str(t.data["files"]) for t in ts} for s, ts in split.items()}
+    assert all(28 <= len(trees[s]) <= 32 for s in split) and not trees["train"] & (trees["valid"] | trees["test"])
+    assert all(len({str(t.data) for t in ts}) == 150 for ts in split.values())
+    with pytest.raises(ValueError, match="999 valid tasks asked for, .* allow more kinds"):
+        procedural_tasks("valid", 999, ("count", "sort"), 8, 1)
 
 
 def test_an_episode_played_by_hand():
@@ -208,7 +212,7 @@ def test_demonstrations_are_of_mixed_quality():
 @pytest.mark.parametrize(
     "change",
     [dict(task_set="all"), dict(provider="vm"), dict(max_turns=0), dict(kinds=("find", "cook")), dict(shown=1),
-     dict(limits=3), dict(provider="docker"), dict(show_budget=1)],
+     dict(limits=3), dict(provider="docker"), dict(show_budget=1), dict(trees=0), dict(parts=4), dict(noise=1.5)],
 )  # fmt: skip
 def test_bad_configs_are_refused(change):
     with pytest.raises(ValueError):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lib.envs.base import SPLITS, Env, Step, Task
-from lib.envs.terminal_procedural import KINDS, demonstrator, procedural_tasks
+from lib.envs.terminal_procedural import FILES, KINDS, demonstrator, procedural_tasks
 from lib.envs.terminal_run import PROVIDERS
 from lib.envs.terminal_sandbox import Limits, Ran
 from lib.envs.terminal_tasks import LOCAL, official_folder, read_tasks
@@ -46,6 +46,12 @@ class TerminalConfig:
     """That many answers in a row without a command end the episode."""
     kinds: tuple[str, ...] = KINDS
     """Procedural: kinds of tasks, see lib/envs/terminal_procedural.py."""
+    trees: int = 32
+    """Procedural: file trees of a split; a command that was run on one before costs nothing."""
+    parts: int = 2
+    """Procedural: a goal has one to so many parts, each about a file of its own."""
+    noise: float = 1.0
+    """Procedural: how far from the solution the worst demonstrations are, a share of turns."""
     shown: int = 300
     """Characters of stdout and of stderr in an observation; the middle of longer ones is left out."""
     limits: Limits = Limits()
@@ -58,10 +64,12 @@ class TerminalConfig:
             value = getattr(self, field)
             if type(value) is not type(allowed[0]) or value not in allowed:
                 raise ValueError(f"{field}={value!r}: must be one of {', '.join(map(repr, allowed))}")
-        for field, low in (("max_turns", 1), ("max_invalid", 1), ("shown", 20)):
+        for field, low in (("max_turns", 1), ("max_invalid", 1), ("trees", 1), ("parts", 1), ("shown", 20)):
             value = getattr(self, field)
             if type(value) is not int or value < low:
                 raise ValueError(f"{field}={value!r}: must be an integer of at least {low}")
+        if self.parts > FILES or not 0 <= self.noise <= 1:
+            raise ValueError(f"parts={self.parts}: at most {FILES}; noise={self.noise}: must be in [0, 1]")
         if type(self.kinds) is not tuple or not self.kinds or not set(self.kinds) <= set(KINDS):
             raise ValueError(f"kinds={self.kinds!r}: must be a tuple of {', '.join(map(repr, KINDS))}")
         if not isinstance(self.limits, Limits) or type(self.folder) is not str:
@@ -93,7 +101,7 @@ class Terminal(Env):
         if split not in SPLITS or type(n) is not int or n < 1:
             raise ValueError(f"split={split!r}, n={n!r}: split must be one of {', '.join(SPLITS)}, n at least 1")
         if config.task_set == "procedural":
-            return procedural_tasks(split, n, config.kinds)
+            return procedural_tasks(split, n, config.kinds, config.trees, config.parts)
         if split != "test":
             raise ValueError(f"split={split!r}: the {config.task_set} tasks are a test set; train on 'procedural'")
         every = read_tasks(LOCAL if config.task_set == "local" else config.folder or official_folder())
@@ -111,7 +119,7 @@ class Terminal(Env):
         """See `terminal_procedural.demonstrator`. Raises ValueError for the other task sets, which have none."""
         if config.task_set != "procedural":
             raise ValueError(f"task {task.id}: the {config.task_set} tasks have no demonstrations")
-        return demonstrator(task, seed)
+        return demonstrator(task, seed, config.noise)
 
     def reset(self, task: Task, seed: int, budget: int | None = None) -> list[dict[str, str]]:
         """See Env. `seed` changes nothing: what chance a command has is its own.

@@ -24,6 +24,7 @@ from lib.envs.base import Task
 from lib.envs.terminal_sandbox import EPOCH, ROOT, TOPS
 
 LOCAL = ROOT / "data" / "terminal"
+# the main branch as of 2026-04-24, 89 tasks
 DATASET, REVISION = "harborframework/terminal-bench-2.0", "f2e8c75e23add71613117eecc9498f53bcd7e04e"
 _FETCHES = re.compile(
     r"\b(curl|wget|apt|apt-get|apk|dnf|yum|pip3?|pipx|uvx?|conda|npm|npx|yarn|cargo|gem|cpanm?|Rscript|git clone)\b"
