@@ -1,5 +1,6 @@
 """Where the points of a sweep run. An engine is a context manager that gives a function `start(command) -> job`; a job
-has `done()`, `result()` (the exit status; raises where the engine lost it) and `cancel()`.
+has `done()`, `result()` (the exit status; raises where the engine lost it) and `cancel()`. A Dask task that has begun
+runs to its end when it is cancelled; its result is found by the next run of the sweep.
 
     local    processes of this machine
     slurm    jobs of a Slurm cluster, through submitit
