@@ -50,10 +50,11 @@ def _tiny_deepcoder() -> Experiment:
         profile="tiny",
         env="deepcoder",
         env_config=DeepCoderConfig(max_turns=6),
-        policy=PolicyConfig(max_action_tokens=28, max_context=512),
-        train=TrainConfig(updates=30, lr=2e-4, probe_every=10),
-        evaluation=EvalConfig(tasks=120, train_tasks=60),
-        train_tasks=386,
+        base=TinyConfig(vocabulary=640, phrases=True),
+        policy=PolicyConfig(max_action_tokens=16, max_context=512),
+        train=TrainConfig(updates=40, tasks_per_update=16, lr=5e-4, probe_every=10, kl_episodes=4),
+        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        train_tasks=292,
         arms=("grpo", "budgetmix"),
     )
 

@@ -34,6 +34,23 @@ def small_tokenizer():
     return train_tokenizer([talk] * 5, 300, 128)
 
 
+@cache
+def phrase_tokenizer():
+    return train_tokenizer([[{"role": "user", "content": "x=sorted(x)\n12 345"}] * 20], 400, 128, phrases=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_round_trips_with_tokens_across_words(text):
+    tok = phrase_tokenizer()
+    assert tok.decode(tok.encode(text, add_special_tokens=False)) == text
+
+
+def test_a_frequent_line_is_one_token_and_digits_stay_single():
+    assert len(phrase_tokenizer().encode("x=sorted(x)")) == 1 < len(small_tokenizer().encode("x=sorted(x)"))
+    assert len(phrase_tokenizer().encode("12345")) == 5
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_round_trips(text):

@@ -49,10 +49,15 @@ def demonstrate(env_class: type[Env], config: Any, tasks: Sequence[Task], n: int
     return out
 
 
-def train_tokenizer(conversations: Sequence[list[dict]], vocabulary: int, max_context: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    conversations: Sequence[list[dict]], vocabulary: int, max_context: int, phrases: bool = False
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer (any text round-trips) with a ChatML template, trained on the conversations."""
     tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    lines = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split("\n", "isolated")]
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tok.pre_tokenizer = pre_tokenizers.Sequence([*lines, whole]) if phrases else words
     tok.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -97,7 +102,7 @@ def train_base(
     last twentieth of the steps.
     """
     talks = demonstrate(env_class, config, tasks, tiny.demonstrations, tiny.seed)
-    tokenizer = train_tokenizer(talks, tiny.vocabulary, max_context)
+    tokenizer = train_tokenizer(talks, tiny.vocabulary, max_context, tiny.phrases)
     chat = ChatFormat(tokenizer)
     data = [tokenise(chat, c) for c in talks]
     data = [(ids[:max_context], mask[:max_context]) for ids, mask in data]
