@@ -25,8 +25,11 @@ def index() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def start() -> None:
-    """Connect the processes where that is not done yet: gloo for objects and CPU tensors, NCCL for those of GPUs."""
+def start(on_cpu: bool = False) -> None:
+    """Connect the processes where that is not done yet: gloo for objects and CPU tensors, NCCL for those of GPUs.
+    on_cpu: the model is trained on the CPU."""
+    if on_cpu and count() > 1:  # accelerate would say cpu:0, which torch.load does not know when a run is resumed
+        os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     if count() > 1:
         import torch.distributed as dist
 

@@ -41,7 +41,7 @@ class AgentTrainer(GRPOTrainer):
         check(policy, env_class, run)
         self.policy, self.env_class, self.env_config, self.run_config = policy, env_class, env_config, run
         self.tasks, self.probe, self.out, self._wanted = tasks, probe, Path(out), None
-        ranks.start()
+        ranks.start(on_cpu=policy.model.device.type == "cpu")
         rows = [{"prompt": [{"role": "user", "content": tasks[i].id}], "task": int(i)} for i in self._order()]
         super().__init__(
             model=policy.model,
