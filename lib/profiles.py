@@ -94,9 +94,9 @@ def _smoke(x: Experiment) -> Experiment:
     return replace(
         x,
         profile="smoke",
-        base=replace(x.base, demonstrations=400),
+        base=replace(x.base, demonstrations=400, epochs=1),
         train=replace(x.train, updates=4, save_every=2, probe_every=2),
-        evaluation=replace(x.evaluation, tasks=20, train_tasks=10),
+        evaluation=replace(x.evaluation, tasks=20, samples=8, train_tasks=10),
         train_tasks=50,
         probe_tasks=5,
     )

@@ -162,7 +162,7 @@ def test_missing_files_name_the_command(results, file, command, capsys):
 
 
 def test_wrong_input_is_refused(results):
-    with pytest.raises(ValueError, match="unknown profile 'huge'; known: tiny, smoke"):
+    with pytest.raises(ValueError, match="unknown profile 'huge'; known: tiny, "):
         report.build_report("huge")
     with pytest.raises(ValueError, match="is of profile 'smoke': run make reproduce PROFILE=tiny"):
         report.build_report("tiny")
