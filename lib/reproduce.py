@@ -57,7 +57,7 @@ def evaluations(x: Experiment, arm: str, seed: int | None) -> list[Callable[[], 
     shown = x.shows_budget(arm)
     calls = [partial(episodes_step, x, arm, seed, budget=t) for t in (x.grid if shown else (x.t_max,))]
     calls += [partial(episodes_step, x, arm, seed, "train")] if x.arms and not shown else []
-    if arm == "grpo" and "budgetmix" in x.arms:  # for the comparison at equal tokens (§5.4)
+    if arm == "budgetmix" and "grpo" in x.arms:  # for the comparison at equal tokens (§5.4); GRPO is started before it
         calls.append(partial(equal_tokens_step, x, seed))
     return calls
 
