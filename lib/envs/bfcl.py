@@ -10,7 +10,6 @@ whole task, the messages that end user turns included; text that begins like a c
 step and is answered by an error (officially it silently ends the user turn); only functions of the task's classes run,
 with literal arguments; the clock stands still; an episode ends at the first user turn that fails
 (`stop_at_failed_turn`), since nothing later can mend it.
-
 The episode's state *is* its pickle: after every step it is dumped and loaded again. So a snapshot is free, and an
 episode that was branched goes on exactly like one that was not. Episodes share nothing.
 """
