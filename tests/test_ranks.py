@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks_worker import CASES, SMALL, X, resume, train_case
+from ranks_worker import CASES, SMALL, X, train_case
 from safetensors.torch import load_file
 from trainer_parts import Lengths, make
 
@@ -74,17 +73,13 @@ def test_a_rank_without_anything_to_learn_from_still_takes_part(two):
     assert [r["end_error"] for r in read_jsonl(two.out / "one_down" / "metrics.jsonl")] == [0.5] * 3
 
 
-def test_a_cut_run_is_resumed_by_two_ranks_or_by_one_process(two, base, tmp_path):
+def test_a_cut_run_is_resumed_by_two_ranks(two):
     for f in two.found:
         assert f["cut"] == f["whole"] and f["cut"]["updates"] == 5
     whole, cut = weights(two.out / "whole"), weights(two.out / "cut")
     assert all(torch.equal(whole[k], cut[k]) for k in whole)
     rows = [[without_clock(r) for r in read_jsonl(two.out / n / "metrics.jsonl")] for n in ("whole", "cut")]
     assert rows[0] == rows[1]
-    shutil.copytree(two.out / "whole" / "checkpoints" / "checkpoint-8", tmp_path / "checkpoints" / "checkpoint-8")
-    shutil.copy(two.out / "whole" / "metrics.jsonl", tmp_path)
-    assert resume(base.folder, tmp_path)["tokens"] == two.found[0]["whole"]["tokens"]
-    assert close(weights(tmp_path), whole)
 
 
 def test_a_launched_run_is_found_in_the_step_cache(two, monkeypatch):
