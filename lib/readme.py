@@ -30,7 +30,8 @@ def claims_markdown(claims: pd.DataFrame) -> str:
         )
     head = ["claim", "environment", "statement", "effect [interval]", "holds if", "verdict", "detectable", "the paper"]
     table = pd.DataFrame(rows, columns=head).to_markdown(index=False, disable_numparse=True)
-    return f"{table}\n\nProfile `{claims.profile[0]}`, {claims.n_seeds[0]} seeds, {claims.n_tasks[0]} test tasks."
+    tasks = " to ".join(map(str, sorted({claims.n_tasks.min(), claims.n_tasks.max()})))
+    return f"{table}\n\nProfile `{claims.profile[0]}`, {claims.n_seeds[0]} seeds, {tasks} test tasks an environment."
 
 
 def sections_markdown() -> str:
