@@ -153,6 +153,9 @@ def arm_lines(data: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
 
 def policy_histogram(data: pd.DataFrame, column: str, ax: Axes) -> None:
     """Draw the distribution of `column` for base's and RL's trajectories (column `source`)."""
+    if data.empty:
+        ax.text(0.5, 0.5, "none", ha="center", transform=ax.transAxes)
+        return
     colours = {"base": COLOURS["Base"], "rl": COLOURS["GRPO, full budget"]}
     sns.histplot(
         data, x=column, hue="source", palette=colours, stat="density", common_norm=False, ax=ax, element="step"
