@@ -26,7 +26,7 @@ _LOADED = {path: path.read_text("utf-8") for path in _PACKAGE.rglob("*.py")}
 
 def source_hash(*modules: str) -> str:
     """SHA-256 over the source of modules (dotted names) and of all that they import from their own package or `lib`,
-    also inside functions. Comments and layout do not count. Modules named only in strings (the environment registry)
+    also inside functions. Comments, docstrings and layout do not count. Modules named only in strings (the environment registry)
     are not followed: name them too.
 
     Raises ValueError for a module without source, RuntimeError when a file changed since this process loaded it.
@@ -80,8 +80,14 @@ def _parse(text: str, module: str, is_package: bool) -> tuple[str, tuple[str, ..
             package = module if is_package else module.rpartition(".")[0]
             base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             names += [f"{base}.{alias.name}" for alias in node.names]
+        if isinstance(getattr(node, "body", None), list):  # without docstrings, those of fields included
+            node.body = [n for n in node.body if not (isinstance(n, ast.Expr) and _is_text(n.value))]
     parents = {".".join(parts[:i]) for parts in (n.split(".") for n in names) for i in range(1, len(parts) + 1)}
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(sorted(parents))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def canonical(value: Any, where: str = "config") -> Any:

@@ -50,6 +50,8 @@ def test_source_hash_follows_imports(demo_hash):
     assert demo_hash(figures="x = 2") == base  # not imported
     assert demo_hash(named="x = 2") == base  # only named in a string
     assert demo_hash(deep="# a comment\nd = (1)\n") == base  # layout does not count
+    told = FILES["train.py"].replace("f():", "f():\n    'What it does.'")
+    assert demo_hash(train=f"'What it is.'\n{told}") == base  # nor do docstrings
     changed = [
         demo_hash(deep="d = 2"),  # train -> parts.loss -> deep, relative imports
         demo_hash(parts__s__late="x = 2"),  # imported inside a function
