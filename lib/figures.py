@@ -34,9 +34,9 @@ def use_style() -> None:
 
 
 def panels(environments: Sequence[str], width: float = 3.1, height: float = 2.5) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel an environment, three in a row, and the axes by the names given."""
+    """A figure with one panel an environment, at most three in a row, and the axes by the names given."""
     n = len(environments)
-    columns = min(3, n)
+    columns = 2 if n == 4 else min(3, n)
     rows = -(-n // columns)
     fig, axes = plt.subplots(rows, columns, figsize=(max(4.5, columns * width), rows * height + 0.5), squeeze=False)
     for ax in axes.flat[n:]:

@@ -26,8 +26,8 @@ _LOADED = {path: path.read_text("utf-8") for path in _PACKAGE.rglob("*.py")}
 
 def source_hash(*modules: str) -> str:
     """SHA-256 over the source of modules (dotted names) and of all that they import from their own package or `lib`,
-    also inside functions. Comments, docstrings and layout do not count. Modules named only in strings (the environment registry)
-    are not followed: name them too.
+    also inside functions. Comments, docstrings and layout do not count. Modules named only in strings (the environment
+    registry) are not followed: name them too.
 
     Raises ValueError for a module without source, RuntimeError when a file changed since this process loaded it.
     """

@@ -82,7 +82,7 @@ def _tiny_terminal() -> Experiment:
         base=TinyConfig(demonstrations=700, epochs=5),
         policy=PolicyConfig(max_action_tokens=14, max_context=512),
         train=TrainConfig(updates=30, lr=1e-3, probe_every=10),
-        evaluation=EvalConfig(tasks=100, train_tasks=50),
+        evaluation=EvalConfig(tasks=80, train_tasks=40),
         train_tasks=240,
         probe_tasks=20,
         arms=("grpo", "budgetmix"),
@@ -102,13 +102,12 @@ def _smoke(x: Experiment) -> Experiment:
     )
 
 
-_TINY = (_tiny_frozenlake(), _tiny_sql(), _tiny_bfcl(), _tiny_terminal())
+_TINY = (_tiny_frozenlake(), _tiny_deepcoder(), _tiny_sql(), _tiny_bfcl(), _tiny_terminal())
 PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": _TINY}
-PROFILES["tiny-deepcoder"] = (replace(_tiny_deepcoder(), profile="tiny-deepcoder"),)
-PROFILES["smoke"] = (_smoke(_tiny_frozenlake()),)
+PROFILES["smoke"] = tuple(_smoke(x) for x in _TINY)
 PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
 PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}
-DEFAULT_SEEDS = {"tiny": 3, "tiny-deepcoder": 3, "smoke": 2} | dict.fromkeys(HUB, 3)
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2} | dict.fromkeys(HUB, 3)
 
 
 def experiment(profile: str, env: str = "frozenlake") -> Experiment:

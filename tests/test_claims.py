@@ -65,6 +65,15 @@ def test_c6b_asks_that_no_method_leads_by_the_margin(monkeypatch, ppo, expected)
     assert c.verdict == expected and c.estimate == pytest.approx(np.mean(ppo) - 0.5) and "shown: ppo" in c.rule
 
 
+def test_a_seed_without_a_number_leaves_a_claim_open(monkeypatch):
+    solved_nothing = iter([0.5, np.nan, 0.7, 0.1, np.nan, 0.1])
+    monkeypatch.setattr(claims, "likelihood", lambda *_: None)
+    monkeypatch.setattr(claims.nll, "mean_cumulative_llr", lambda *_: next(solved_nothing))
+    c = claims.c4b_trajectories(X, [0, 1, 2])
+    assert c.verdict == "inconclusive" and "no value for 2 of 3 seeds" in c.rule
+    assert np.isnan([c.estimate, c.low, c.high, c.detectable]).all()
+
+
 def test_c2_is_a_difference_of_leads(monkeypatch):
     rates(
         monkeypatch, {"base": lambda k, t: [0.2] * 3, "grpo": lambda k, t: np.array([0.5, 0.51, 0.49]) - (t < 20) * 0.2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,15 +61,23 @@ def weakest(leads: dict) -> tuple[Hashable, str]:
 
 
 def row(x: Experiment, claim: str, statement: str, values: np.ndarray, paper: str, rule: str, **changes) -> Claim:
-    """A row from one number a seed; `changes` replace fields of it."""
-    i = seed_interval(values)
-    sd = float(np.std(values, ddof=1))
-    made = Claim(
-        claim=claim, environment=x.env, profile=x.profile, statement=statement, estimate=i.estimate, low=i.low,
-        high=i.high, boundary=0.0, side=">", unit="seeds", n_tasks=x.evaluation.tasks, n_seeds=len(values),
-        verdict=verdict(i), detectable=minimum_detectable_effect(sd, len(values)), paper=paper, rule=rule,
+    """A row from one number a seed; `changes` replace fields of it. The verdict follows from boundary and side, where
+    it is not given. Where a seed has no number (NaN: it solved nothing, or met no error state) nothing is concluded."""
+    about = dict(
+        claim=claim, environment=x.env, profile=x.profile, statement=statement, boundary=0.0, side=">", unit="seeds",
+        n_tasks=x.evaluation.tasks, n_seeds=len(values), paper=paper, rule=rule,
     )  # fmt: skip
-    return Claim(**(asdict(made) | changes))
+    about |= changes
+    if missing := int(np.isnan(values).sum()):
+        about["rule"] += f" (no value for {missing} of {len(values)} seeds)"
+        return Claim(**about | dict.fromkeys(("estimate", "low", "high", "detectable"), np.nan), verdict="inconclusive")
+    i = seed_interval(values)
+    judge = {">": verdict, "<": below}.get(about["side"])  # "within" comes with its verdict
+    found = {"estimate": i.estimate, "low": i.low, "high": i.high}
+    found["detectable"] = minimum_detectable_effect(float(np.std(values, ddof=1)), len(values))
+    if judge is not None:
+        found["verdict"] = judge(i, about["boundary"])
+    return Claim(**found | about)
 
 
 def _pvalue(d: np.ndarray) -> float:
