@@ -109,7 +109,7 @@ def rollout(
     *,
     quality: bool = False,
     states: bool = False,
-    batch_size: int = 512,
+    batch_size: int = 256,
 ) -> list[Episode]:
     """Play `todo` with `policy` and return the episodes in its order; all of them, however they ended.
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from lib.envs.base import NoStepMeasure, Task
 from lib.envs.frozenlake import FrozenLake
 from lib.episode import End
+from lib.policies import session
 from lib.policies.hf import HFPolicy
 from lib.rollout import Job, jobs, rollout
 
@@ -45,6 +46,37 @@ def test_logprobs_equal_teacher_forcing_with_ragged_turns(policy, lake):
     for e in episodes:
         for t, after in zip(e.turns, e.turns[1:], strict=False):  # a cut action gets its end from the context
             assert (t.action[-1] == stop) != (after.context[0] == stop)
+
+
+@pytest.mark.parametrize("spare", [0.8, 1.1])  # 1.1: rows change places and holes are removed in every turn
+def test_rows_that_wait_and_holes_that_are_removed_change_nothing(policy, monkeypatch, spare):
+    """Texts of 1 to 60 tokens between actions of 1 to 12, episodes that end: against plain forward passes."""
+    monkeypatch.setattr(session, "SPARE", spare)
+    policy.max_action_tokens = 12
+    removed, compact = [], session.Session._compact
+
+    def counted(self):
+        before = self.mask.shape[1]
+        compact(self)
+        removed.append(before - self.mask.shape[1])
+
+    monkeypatch.setattr(session.Session, "_compact", counted)
+    rng, playing, alive = np.random.default_rng(5), policy.session(), list(range(24))
+    rows, plain = {e: [] for e in alive}, {e: [] for e in alive}
+    rngs = {e: np.random.default_rng(e) for e in alive}
+    for _ in range(6):
+        told = [rng.integers(3, 250, rng.integers(1, 61)).tolist() for _ in alive]
+        for e, a, (action, logps) in zip(alive, told, playing.act(alive, told, [rngs[e] for e in alive]), strict=True):
+            rows[e] += a + action
+            plain[e] += [np.nan] * len(a) + logps
+        alive = [e for e in alive if rng.random() < 0.85]
+    assert sum(removed) > 20
+    for e, ids in rows.items():
+        with torch.no_grad():
+            logits = policy.model(torch.tensor([ids])).logits[0]
+        exact = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(ids)[1:, None])[:, 0].numpy()
+        acted = ~np.isnan(plain[e])
+        np.testing.assert_allclose(np.array(plain[e])[acted], exact[acted[1:]], atol=2e-5)
 
 
 def test_a_lora_policy_plays_and_scores_alike(policy, lake):

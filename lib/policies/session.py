@@ -2,9 +2,9 @@
 
 Deviations from `model.generate` per turn: the cache of an episode is kept from turn to turn, so no token is computed
 twice; a prompt that several episodes share, and the beginning that all prompts share, are computed once; rows whose
-episode is over are dropped from the cache; rows of unequal length leave holes in the cache that the attention mask
-hides; the head is applied to one position a row; every random number comes from the episode's own generator, so an
-episode does not depend on its batch.
+episode is over are dropped from the cache, and those whose action is done wait behind the others; rows of unequal
+length leave holes in the cache that the attention mask hides until there are many; the head is applied to one position
+a row; every random number comes from the episode's own generator, so an episode does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -21,36 +21,56 @@ if TYPE_CHECKING:
     from lib.policies.hf import HFPolicy
 
 
+SPARE = 0.8  # rows are set aside, or holes removed, once fewer than this share are of use
+
+
 class _Layer(DynamicLayer):
-    """A cache layer that grows into spare room, so that a turn does not copy the whole past."""
+    """A cache layer that grows into spare room, so that a turn does not copy the whole past, and that can be given new
+    tokens for its first rows only."""
 
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.room = None
         start = self.keys.shape[-2] if self.keys.numel() else 0
-        end = start + key_states.shape[-2]
+        n, end = key_states.shape[0], start + key_states.shape[-2]
         if self.room is None or self.room[0].shape[-2] < end:
-            b, h, _, d = key_states.shape
-            room = tuple(key_states.new_empty(b, h, end + max(128, end // 2), d) for _ in range(2))
-            if start:
-                room[0][:, :, :start], room[1][:, :, :start] = self.keys, self.values
-            self.room = room
-        self.room[0][:, :, start:end], self.room[1][:, :, start:end] = key_states, value_states
-        self.keys, self.values = self.room[0][:, :, :end], self.room[1][:, :, :end]
+            rows = n if self.room is None else self.room[0].shape[0]
+            self._grow(rows, end, [r[:, :, :start] for r in self.room or ()], key_states)
+        for r, new in zip(self.room, (key_states, value_states), strict=True):
+            r[:n, :, start:end] = new
+            r[n:, :, start:end] = 0  # holes, but no NaN by chance
+        self.keys, self.values = (r[:n, :, :end] for r in self.room)
         return self.keys, self.values
+
+    def _grow(self, rows: int, end: int, past: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+        room = tuple(like.new_empty(rows, like.shape[1], end + max(128, end // 2), like.shape[3]) for _ in range(2))
+        for r, p in zip(room, past, strict=False):
+            r[:, :, : p.shape[2]] = p
+        self.room = room
 
     def take(self, index: Sequence[int]) -> None:
         """The rows become copies of the rows `index`."""
         self.room = self.keys, self.values = self.keys[index], self.values[index]
 
-    def shrink(self, rows: int, places: Sequence[int], moved: Sequence[int]) -> None:
-        """Keep the first `rows` rows, the rows `moved` having taken the `places`: nothing else is copied."""
+    def swap(self, a: Sequence[int], b: Sequence[int]) -> None:
+        """The rows a and b change places; nothing else is copied."""
         end = self.keys.shape[-2]
         for r in self.room:
-            r[places, :, :end] = r[moved, :, :end]
+            r[[*a, *b], :, :end] = r[[*b, *a], :, :end]
+
+    def first(self, rows: int) -> None:
+        """Keep the first rows only."""
+        end = self.keys.shape[-2]
         self.room = tuple(r[:rows] for r in self.room)
         self.keys, self.values = (r[:, :, :end] for r in self.room)
+
+    def pick(self, index: torch.Tensor) -> None:
+        """Keep the tokens `index` (rows, n) of each row."""
+        index = index.to(self.keys.device)[:, None, :, None].expand(-1, self.keys.shape[1], -1, self.keys.shape[3])
+        kept = [x.gather(2, index) for x in (self.keys, self.values)]
+        self._grow(len(index), index.shape[2], kept, self.keys)
+        self.keys, self.values = (r[:, :, : index.shape[2]] for r in self.room)
 
 
 class Session:
@@ -97,34 +117,31 @@ class Session:
         new = {e: self.pending.get(e, []) + list(a) for e, a in zip(episodes, appended, strict=True)}
         if self.rows:
             self._keep(episodes)
+            self._compact()
             logits = self._append([new[e] for e in self.rows])
         else:
             self.rows = list(episodes)
             logits = self._start([tuple(a) for a in new.values()])
         rng = dict(zip(episodes, rngs, strict=True))
-        actions: list[list[int]] = [[] for _ in self.rows]
-        logps: list[list[float]] = [[] for _ in self.rows]
-        alive = list(range(len(self.rows)))
+        actions: dict[int, list[int]] = {e: [] for e in self.rows}
+        logps: dict[int, list[float]] = {e: [] for e in self.rows}
+        alive, n = set(self.rows), len(self.rows)  # who still acts; they are among the first n rows
         for k in range(self.policy.max_action_tokens):
-            uniforms = [0.0] * len(self.rows)
-            for i in alive:
-                uniforms[i] = rng[self.rows[i]].random()
-            tokens, logp = sample(logits, uniforms)
-            still = []
-            for i in alive:
-                actions[i].append(tokens[i])
-                logps[i].append(logp[i])
-                if tokens[i] not in self.policy.chat.stop_ids:
-                    still.append(i)
-            alive = still
+            front = self.rows[:n]
+            uniforms = [rng[e].random() if e in alive else 0.0 for e in front]
+            for e, token, logp in zip(front, *sample(logits, uniforms), strict=True):
+                if e in alive:
+                    actions[e].append(token)
+                    logps[e].append(logp)
+            alive = {e for e in alive if actions[e][-1] not in self.policy.chat.stop_ids}
             if not alive or k + 1 == self.policy.max_action_tokens:
                 break
-            real = torch.zeros(len(self.rows), 1, dtype=torch.bool)
-            real[alive] = True
-            logits = self._forward(torch.tensor(tokens)[:, None], real)
-        self.pending = {e: a[-1:] for e, a in zip(self.rows, actions, strict=True)}
-        found = dict(zip(self.rows, zip(actions, logps, strict=True), strict=True))
-        return [found[e] for e in episodes]
+            if len(alive) < SPARE * n:
+                n = self._front(alive)
+            real = torch.tensor([[e in alive] for e in self.rows[:n]])
+            logits = self._forward(torch.tensor([[actions[e][-1]] for e in self.rows[:n]]), real)
+        self.pending = {e: a[-1:] for e, a in actions.items()}
+        return [(actions[e], logps[e]) for e in episodes]
 
     def _start(self, prompts: list[tuple[int, ...]]) -> torch.Tensor:
         """Fill the cache with one row a prompt and return their logits; what prompts share is computed once."""
@@ -151,21 +168,39 @@ class Session:
                 layer.take(index)
 
     def _keep(self, episodes: Sequence[int]) -> None:
-        """Drop the cache rows of all other episodes; rows from the end take the free places."""
-        alive, n = set(episodes), len(episodes)
-        if not alive <= set(self.rows):
-            raise ValueError(f"episodes {sorted(alive - set(self.rows))} are not in the session: it has {self.rows}")
-        if n == len(self.rows):
-            return
-        places = [i for i in range(n) if self.rows[i] not in alive]
-        moved = [i for i in range(n, len(self.rows)) if self.rows[i] in alive]
+        """Drop the cache rows of all other episodes."""
+        if not set(episodes) <= set(self.rows):
+            raise ValueError(f"episodes {set(episodes) - set(self.rows)} are not in the session: it has {self.rows}")
+        n = self._front(set(episodes))
         for layer in self.cache.layers:
-            layer.shrink(n, places, moved)
-        self.mask[places], self.length[places] = self.mask[moved], self.length[moved]
+            layer.first(n)
         self.mask, self.length = self.mask[:n], self.length[:n]
-        for i, j in zip(places, moved, strict=True):
-            self.rows[i] = self.rows[j]
         del self.rows[n:]
+
+    def _front(self, episodes: set[int]) -> int:
+        """Put the rows of these episodes first; they take the places of others, nothing else moves. -> how many"""
+        n = len(episodes)
+        a = [i for i in range(n) if self.rows[i] not in episodes]
+        b = [i for i in range(n, len(self.rows)) if self.rows[i] in episodes]
+        if a:
+            for layer in self.cache.layers:
+                layer.swap(a, b)
+            for x in (self.mask, self.length):
+                x[[*a, *b]] = x[[*b, *a]]
+        for i, j in zip(a, b, strict=True):
+            self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+        return n
+
+    def _compact(self) -> None:
+        """Remove the holes, where there are many: each row's tokens move to its beginning."""
+        width = int(self.length.max())
+        if width > SPARE * self.mask.shape[1]:
+            return
+        index = (~self.mask).byte().argsort(dim=1, stable=True)[:, :width]
+        self.mask = torch.arange(width) < self.length[:, None]
+        index = torch.where(self.mask, index, index[:, :1])
+        for layer in self.cache.layers:
+            layer.pick(index)
 
     def _append(self, new: Sequence[Sequence[int]]) -> torch.Tensor:
         """Append tokens to each row, any number but 0, and return the logits after the last (rows, vocabulary)."""
@@ -175,15 +210,17 @@ class Session:
         return self._forward(ids, real)
 
     def _forward(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Append `ids` (rows, n) to the cache and return the last position's logits (rows, vocabulary), float32."""
-        n = ids.shape[1]
-        position = (self.length[:, None] + real.cumsum(1) - 1).clamp(min=0)
-        self.mask = torch.cat([self.mask, real], 1)
-        self.length = self.length + real.sum(1)
+        """Append `ids` (n, width) to the first n rows of the cache, holes to the others, and return the last position's
+        logits (n, vocabulary), float32."""
+        n, width = ids.shape
+        position = (self.length[:n, None] + real.cumsum(1) - 1).clamp(min=0)
+        holes = real.new_zeros(len(self.mask) - n, width)
+        self.mask = torch.cat([self.mask, torch.cat([real, holes])], 1)
+        self.length[:n] += real.sum(1)
         total = self.mask.shape[1]
-        causal = torch.ones(n, total, dtype=torch.bool).tril(total - n)
+        causal = torch.ones(width, total, dtype=torch.bool).tril(total - width)
         # a row of a hole attends to something harmless: a softmax over nothing would be NaN
-        visible = (self.mask[:, None, :] & causal[None]) | ~real[:, :, None]
+        visible = (self.mask[:n, None, :] & causal[None]) | ~real[:, :, None]
         out = self.base.model(
             input_ids=ids.to(self.device),
             attention_mask=visible[:, None].to(self.device),
