@@ -113,8 +113,9 @@ def _claims(path: Path, command: str) -> list[dict[str, str]]:
         raise ValueError(f"{path} has no column {', '.join(missing)}: run {command}")
     claims = [dict(zip(head, row, strict=True)) for row in rows]
     for c in claims:
-        numbers = (float(c[name]) for name in ("estimate", "low", "high"))
-        c["effect"] = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*numbers).replace("-", "−")
+        numbers = [c[name] for name in ("estimate", "low", "high")]
+        c["effect"] = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*map(float, numbers)) if all(numbers) else "no value"
+        c["effect"] = c["effect"].replace("-", "−")
         c["detectable"] = cell(c["detectable"])[0]
     return claims
 

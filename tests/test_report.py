@@ -17,6 +17,7 @@ PNG = base64.b64decode(
 EVIL = "<script>alert(1)</script><img src=http://x.test/a.png>"
 CLAIMS = "claim,environment,statement,estimate,low,high,verdict,detectable,paper,rule\n"
 CLAIMS += f'C1,lake,"{EVIL}",0.12345,-0.05,0.3,inconclusive,0.2,curves,"lead > 0, every K"\n'
+CLAIMS += "C4b,lake,likelier,,,,inconclusive,,26,no seed solved anything\n"
 
 
 def notebook(number, title, *code):
@@ -104,6 +105,10 @@ def test_every_figure_and_table_is_there_once(results, pages):
     assert order == sorted(order)  # as the notebooks save them; what no notebook saves comes last
 
 
+def test_a_claim_without_a_number_says_so(pages):
+    assert "no value" in Tags(pages["index.html"]).text
+
+
 def test_local_links_resolve_and_nothing_is_loaded(results, pages):
     for name, text in pages.items():
         tags = Tags(text)
@@ -132,7 +137,7 @@ def test_text_is_escaped(pages):
 
 def test_claims_and_provenance_are_told(pages):
     text = " ".join(Tags(pages["index.html"]).text.split())
-    assert "1 inconclusive." in text and "+0.123 [−0.050, +0.300]" in text and "lead > 0, every K" in text
+    assert "2 inconclusive." in text and "+0.123 [−0.050, +0.300]" in text and "lead > 0, every K" in text
     about = "Profile smoke · seeds 0, 1 · commit abcdef012345 with uncommitted changes, unknown"
     assert text.count(about) >= 3
     assert "1,234 s in the last run; the steps took 123 s" in text and "1,200 in base steps" in text

@@ -168,7 +168,8 @@ class AgentTrainer(GRPOTrainer):
             names, ppo = ("old_values", "value_targets", "value_mask"), self.run_config.ppo
             value_loss = critic.value_loss(self._values, *(inputs[k] for k in names), ppo.value_clip, self.decisions)
             loss = loss + ppo.value_coef * value_loss
-            self._metrics["train"]["value_loss"].append(self.accelerator.gather(value_loss.detach()).mean().item())
+            mean = self.accelerator.gather(value_loss.detach()).mean().item()
+            self._metrics["train"]["value_loss"].append(mean * self.args.steps_per_generation)  # each a part of the sum
         sampled = inputs["sampling_per_token_logps" if self.policy.external else "old_per_token_logps"]
         gap = ((self._scored - sampled).abs() * mask).max()
         gap = self.accelerator.gather(gap).max().item()
