@@ -11,9 +11,6 @@ actions from torch's generator, ours from the episodes' own: single episodes dif
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +26,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
+from lib import bench_parts
 from lib.config import ROOT, Experiment
 from lib.envs.base import env_class
 from lib.episode import Episode
@@ -147,7 +145,7 @@ def rollout_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, o
     return row(f"rollouts, {policy.model.num_parameters() / 1e6:.2f} M parameters", *per_second, "turns/s", note)
 
 
-def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> dict[str, Any]:
+def update_rows(x: Experiment, model: Path, tasks: Sequence, repetitions: int, out: Path) -> list[dict[str, Any]]:
     """Forward and backward of TRL's loss a second, on one batch of BudgetMix episodes; loss and gradients must agree.
 
     Raises RuntimeError where they do not.
@@ -177,7 +175,8 @@ def update_row(x: Experiment, model: Path, tasks: Sequence, repetitions: int, ou
     real = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1).float()
     note = f"{len(real)} BudgetMix episodes, {1 - real.mean():.0%} padding in TRL's batch; "
     note += f"loss differs by {loss_gap:.1g}, gradients by {gap:.1g}"
-    return row("update: forward and backward of the loss", 1 / a, 1 / b, "updates/s", note)
+    rows = [row("update: forward and backward of the loss", 1 / a, 1 / b, "updates/s", note)]
+    return rows + [row(*r) for r in bench_parts.arithmetic_rows(lambda: update(ours), repetitions)]
 
 
 def step_row(
@@ -201,18 +200,6 @@ def step_row(
     return row(f"training step, {name}", 1 / a, 1 / b, "steps/s", note)
 
 
-def sandbox_rows(repetitions: int, programs: int) -> list[dict[str, Any]]:
-    """Test runs a second of lib/sandbox, on all cores. In its own process: forking this one, with torch, costs more."""
-    code = f"import json, lib.sandbox.bench as b\nfor r in b.bench({repetitions}, {programs}): print(json.dumps(r))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    speeds: dict[str, list[float]] = {}
-    for r in map(json.loads, done.stdout.splitlines()):
-        speeds.setdefault(r["way"], []).append(r["runs_per_s"])
-    anchor = median(speeds.pop("Manager + Process"))
-    note = "all cores; anchor: Manager + Process a grade, without containment"
-    return [row(f"sandbox, {way}", median(s), anchor, "test runs/s", note) for way, s in speeds.items()]
-
-
 def bench(quick: bool = False) -> list[dict[str, Any]]:
     """All rows. quick: one repetition of small sizes, to see that it runs; its numbers mean nothing."""
     torch.set_num_threads(1)
@@ -229,9 +216,11 @@ def bench(quick: bool = False) -> list[dict[str, Any]]:
             train_base(env_class(x.env), x.env_config, replace(base, **shape), context, tasks, out / size)
             rows += [rollout_row(x, out / size, tasks, repetitions, out / f"{size}-rollouts")]
         where = (x, out / "small", tasks, repetitions)
-        rows += [update_row(*where, out / "update"), step_row(*where, out / "full", run, "full budget")]
+        rows += [*update_rows(*where, out / "update"), step_row(*where, out / "full", run, "full budget")]
         rows += [step_row(*where, out / "mix", replace(run, budget=BudgetMix()), "BudgetMix")]
-    return rows + sandbox_rows(repetitions, 2 if quick else 40)
+    parts = [*bench_parts.sandbox_rows(repetitions, 2 if quick else 40), bench_parts.sql_row(repetitions, 200)]
+    parts += [bench_parts.analysis_row(repetitions), bench_parts.start_row(repetitions)]
+    return rows + [row(*r) for r in parts]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

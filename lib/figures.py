@@ -92,7 +92,8 @@ def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
     rl, base = (means[means.policy == p].pivot(index="K", columns="T", values="pass") for p in (policy, "Base"))
     gap = rl - base
     limit = max(0.05, float(np.abs(gap.to_numpy()).max()))
-    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax)
+    every = -(-gap.shape[1] // 7)
+    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax, xticklabels=every, yticklabels=1)
     ax.invert_yaxis()
     xs, ys = np.arange(gap.shape[1]) + 0.5, np.arange(gap.shape[0]) + 0.5
     lines = ax.contour(xs, ys, gap.to_numpy(), levels=5, colors="#333333", linewidths=0.7)
@@ -104,6 +105,16 @@ def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Pat
     """Write `figures/<name>.png`, `.pdf` and the `.csv` that was drawn, and return the PNG's path."""
     folder = results_dir(profile) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
+    for ax in fig.axes:  # a label that stands at the left of a row is not repeated in it
+        spec = ax.get_subplotspec()
+        if spec is not None and any(
+            o.get_subplotspec() is not None
+            and o.get_subplotspec().rowspan == spec.rowspan
+            and o.get_subplotspec().colspan.start < spec.colspan.start
+            and o.get_ylabel() == ax.get_ylabel()
+            for o in fig.axes
+        ):
+            ax.yaxis.label.set_visible(False)
     fig.savefig(folder / f"{name}.png", bbox_inches="tight", metadata={"Software": None})
     fig.savefig(folder / f"{name}.pdf", bbox_inches="tight", metadata={"CreationDate": None, "Producer": None})
     write_whole(folder / f"{name}.csv", data.to_csv(index=False, lineterminator="\n"))
@@ -128,7 +139,8 @@ def claim_intervals(table: pd.DataFrame, ax: Axes) -> None:
 def outcome_bars(shares: pd.DataFrame, ax: Axes) -> None:
     """Draw shares of better, equal and worse states by source, a bar the mean over seeds, a dot a seed."""
     palette = {"better": COLOURS["GRPO, full budget"], "equal": "#BBBBBB", "worse": "#000000"}
-    where = {"x": "source", "y": "estimate", "hue": "outcome", "data": shares, "ax": ax, "palette": palette}
+    named = shares.assign(source=shares.source.replace({"base": "Base", "rl": "RL"}))
+    where = {"x": "source", "y": "estimate", "hue": "outcome", "data": named, "ax": ax, "palette": palette}
     sns.barplot(**where, errorbar=None, alpha=0.75)
     sns.stripplot(**where, dodge=True, size=3.5, edgecolor="white", linewidth=0.5, jitter=False, legend=False)
     ax.axhline(0.5, color="#444444", lw=1, ls=":")
@@ -152,11 +164,14 @@ def arm_lines(data: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
 
 
 def policy_histogram(data: pd.DataFrame, column: str, ax: Axes) -> None:
-    """Draw the distribution of `column` for base's and RL's trajectories (column `source`)."""
+    """Draw the distribution of `column` for base's and RL's trajectories (column `source`), its middle 99 %."""
     if data.empty:
         ax.text(0.5, 0.5, "none", ha="center", transform=ax.transAxes)
         return
-    colours = {"base": COLOURS["Base"], "rl": COLOURS["GRPO, full budget"]}
-    sns.histplot(
-        data, x=column, hue="source", palette=colours, stat="density", common_norm=False, ax=ax, element="step"
-    )
+    colours = {"Base": COLOURS["Base"], "RL": COLOURS["GRPO, full budget"]}
+    named = data.assign(policy=data.source.map({"base": "Base", "rl": "RL"}))
+    middle = named[named[column].between(*named[column].quantile([0.005, 0.995]))]
+    where = {"x": column, "hue": "policy", "hue_order": list(colours), "palette": colours, "ax": ax}
+    sns.histplot(middle, **where, stat="density", common_norm=False, element="step", bins=40)
+    if legend := ax.get_legend():
+        legend.set_title("")

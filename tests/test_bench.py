@@ -8,11 +8,16 @@ from lib.bench import COLUMNS, main
 ROWS = (
     "rollouts",
     "rollouts",
-    "update",
+    "update: ",
+    "update, of the matmul peak",
+    "update, of what its shapes allow",
     "training step, full budget",
     "training step, BudgetMix",
     "sandbox",
     "sandbox",
+    "SQL",
+    "analysis",
+    "start",
 )
 
 
