@@ -25,7 +25,8 @@ def _tiny_frozenlake() -> Experiment:
         profile="tiny",
         env="frozenlake",
         env_config=FrozenLakeConfig(frozen_share=0.75, min_distance=3, observation="local", max_invalid=1),
-        train=TrainConfig(updates=80, lr=1e-3, probe_every=10),
+        train=TrainConfig(updates=60, lr=1e-3, probe_every=10),
+        evaluation=EvalConfig(tasks=150, train_tasks=75),
         arms=("grpo", "budgetmix", "staged", "fixed50", "gigpo", "ppo", "oracle_q", "budgetmix_shown"),
     )
 
