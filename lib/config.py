@@ -54,7 +54,8 @@ class EvalConfig:
     """How checkpoints are evaluated.
 
     tasks, samples: test tasks and rollouts of each (K <= n is needed, n >= 2K advised). train_tasks, train_samples: the
-    same on training tasks, for the generalisation gap. ks: the K of Pass@K; budget_k: the K of Pass@T (§2.2, C = 8).
+    same on training tasks, for the generalisation gap. snapshot_samples: rollouts of each test task by an earlier
+    snapshot, which is compared at K = 1 only (§5.4). ks: the K of Pass@K; budget_k: the K of Pass@T (§2.2, C = 8).
     seed: of the rollouts, the same for every policy, so that policies are compared on the same slips of the ice.
     """
 
@@ -62,6 +63,7 @@ class EvalConfig:
     samples: int = 16
     train_tasks: int = 100
     train_samples: int = 4
+    snapshot_samples: int = 8
     ks: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     budget_k: int = 8
     seed: int = 10_000

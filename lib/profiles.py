@@ -68,7 +68,7 @@ def _tiny_bfcl() -> Experiment:
         base=TinyConfig(lr=5e-3),
         policy=PolicyConfig(max_action_tokens=24, max_context=640),
         train=TrainConfig(updates=40, lr=2e-3, probe_every=20),
-        evaluation=EvalConfig(tasks=80, train_tasks=40),
+        evaluation=EvalConfig(tasks=60, train_tasks=30),
         arms=("grpo", "budgetmix", "gigpo", "ppo"),
         probe_tasks=30,
     )

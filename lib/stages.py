@@ -169,6 +169,7 @@ def episodes_step(
     model = base_step(x, arm) if arm in BASE_ARMS else train_step(x, arm, seed)
     tasks = panels[split](x)
     samples = x.evaluation.train_samples if split == "train" else x.evaluation.samples
+    samples = samples if update is None else min(samples, x.evaluation.snapshot_samples)
     env_config = x.arm_env_config(arm)
     folder = weights(x, model, update)
     about = {"env": x.env, "env_config": env_config, "samples": samples, "seed": x.evaluation.seed, "budget": budget}

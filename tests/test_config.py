@@ -61,7 +61,7 @@ def test_turns_of_a_fraction_by_hand():
         (lambda: LAKE.arm_env_config("xpo"), "unknown arm 'xpo'; known: base"),
         (lambda: replace(LAKE, env="moonlake"), "unknown environment 'moonlake'"),
         (lambda: replace(LAKE, env_config={"size": 4}), "frozenlake needs a FrozenLakeConfig, got dict"),
-        (lambda: replace(LAKE, train_tasks=10), "100 training tasks to evaluate, 10 to train on"),
+        (lambda: replace(LAKE, train_tasks=10), "75 training tasks to evaluate, 10 to train on"),
         (lambda: EvalConfig(samples=4), "K = 8 is larger than n = 4 samples"),
         (lambda: EvalConfig(samples=8, ks=(1, 16)), "K = 16 is larger than n = 8 samples"),
         (lambda: EvalConfig(samples=8, budget_k=9), "K = 9 is larger"),
