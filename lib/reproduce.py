@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -74,10 +73,7 @@ def run_all(profile: str, seeds: Sequence[int], workers: int) -> None:
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # read when a worker or a kernel loads its libraries
     context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="commands-") as shared,
-        cf.ProcessPoolExecutor(workers, context, start_worker, (f"{shared}/terminal.sqlite",)) as pool,
-    ):
+    with cf.ProcessPoolExecutor(workers, context, start_worker) as pool:
         following: dict[cf.Future, list[tuple[Callable, str]]] = {}
         names = {}
         for x in PROFILES[profile]:

@@ -14,12 +14,9 @@ def end_with_driver() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def start_worker(terminal_memory: str = ":memory:") -> None:
-    """For a process that computes itself. Before it loads numpy or torch, OMP_NUM_THREADS must be 1 already.
-
-    terminal_memory: a file in which workers share the results of shell commands (lib/envs/terminal_run.py)."""
+def start_worker() -> None:
+    """For a process that computes itself. Before it loads numpy or torch, OMP_NUM_THREADS must be 1 already."""
     end_with_driver()
-    os.environ["TERMINAL_MEMORY"] = terminal_memory
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     import torch
     import transformers

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal_parts import by_hand, start
 
-from lib.envs import terminal_run, terminal_sandbox
+from lib.envs import terminal_sandbox
 from lib.envs.terminal_run import Bwrap, read_reward
 from lib.envs.terminal_sandbox import ROOT, Limits
 from lib.envs.terminal_tasks import LOCAL, read_task
@@ -161,21 +161,6 @@ def test_hostile_trees_are_failures_and_no_errors():
     env.step("x=$(printf 'd%.0s' $(seq 200)); for i in $(seq 30); do mkdir $x && cd $x || break; done")
     assert env.step("ls").info["exit"] in (0, 137)
     assert env.step("submit").reward == 0.0
-
-
-def test_a_command_known_to_one_worker_is_not_run_by_another(monkeypatch, tmp_path):
-    monkeypatch.setenv("TERMINAL_MEMORY", str(tmp_path / "shared.sqlite"))
-    terminal_run._memory.cache_clear()
-    first = start()
-    said, key = first.step("echo x > new; cat a.txt; echo no >&2; exit 3").observation, first.state_key()
-    terminal_run._memory.cache_clear()  # as a process that starts later
-    monkeypatch.setattr(terminal_run, "sandboxed", None)
-    second = start()
-    assert second.step("echo x > new; cat a.txt; echo no >&2; exit 3").observation == said
-    assert second.state_key() == key and "exit 3" in said and "stderr: no" in said
-    with pytest.raises(TypeError):  # one that nobody ran
-        terminal_run.Bwrap.run(second._at, "echo y")
-    terminal_run._memory.cache_clear()
 
 
 def test_without_bubblewrap_the_message_says_what_to_do(monkeypatch, tmp_path):

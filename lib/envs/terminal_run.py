@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 import secrets
 import shlex
 import shutil
-import sqlite3
 import struct
 import subprocess
 import tarfile
 import zlib
-from contextlib import suppress
-from dataclasses import astuple
+from collections import OrderedDict
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +27,8 @@ from lib.envs.terminal_sandbox import EPOCH, Limits, Ran, sandboxed, watch
 from lib.envs.terminal_tasks import archive
 from lib.sandbox import SandboxUnavailable
 
-_KEPT, _LONGEST = 50_000, 1 << 16  # results remembered, bytes of files and output of one that is
+_KEPT, _LONGEST = 20_000, 1 << 16  # results remembered, bytes of files and output of one that is
+_seen: OrderedDict[bytes, tuple[Ran, bytes]] = OrderedDict()
 
 
 @lru_cache(maxsize=4096)
@@ -54,29 +52,19 @@ def read_reward(text: str) -> float | None:
     return reward if math.isfinite(reward) and 0 <= reward <= 1 else None
 
 
-@lru_cache(maxsize=1)
-def _memory() -> sqlite3.Connection:
-    """The results of commands: of this process, or of all that are given the same path in TERMINAL_MEMORY."""
-    db = sqlite3.connect(os.environ.get("TERMINAL_MEMORY", ":memory:"), isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=OFF")
-    db.execute("CREATE TABLE IF NOT EXISTS ran (key BLOB PRIMARY KEY, ran TEXT, saved BLOB)")
-    return db
-
-
 def _once(packed: bytes, command: str, seconds: float, limits: Limits, **more: Any) -> tuple[Ran, bytes]:
     """`sandboxed` on compressed files, remembered where no limit was met: the same command on the same files gives the
-    same for the life of the memory, even where it asks for the time. One thread at a time."""
+    same for the life of this process, even where it asks for the time. One thread at a time."""
     key = hashlib.sha256(repr((packed, command, seconds, limits, more)).encode("utf-8", "surrogateescape")).digest()
-    if known := _memory().execute("SELECT ran, saved FROM ran WHERE key = ?", (key,)).fetchone():
-        return Ran(*json.loads(known[0])), known[1]
+    if key in _seen:
+        _seen.move_to_end(key)
+        return _seen[key]
     ran, saved = sandboxed(zlib.decompress(packed), command, seconds, limits, **more)
     result = ran, zlib.compress(saved, 1)
     if not ran.note and len(result[1]) + len(ran.stdout) + len(ran.stderr) < _LONGEST:
-        with suppress(sqlite3.OperationalError):  # the disk is full: it is run again the next time
-            entry = key, json.dumps(astuple(ran)), result[1]
-            row = _memory().execute("INSERT OR IGNORE INTO ran VALUES (?, ?, ?)", entry).lastrowid
-            _memory().execute("DELETE FROM ran WHERE rowid <= ?", (row - _KEPT,))
+        _seen[key] = result
+        if len(_seen) > _KEPT:
+            _seen.popitem(last=False)
     return result
 
 
