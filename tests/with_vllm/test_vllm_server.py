@@ -1,4 +1,4 @@
-"""A real `vllm serve` on this machine plays episodes; on CPU it cannot be given new weights, and says so."""
+"""A real vLLM server on this machine plays episodes; on CPU it cannot be given new weights, and says so."""
 
 import os
 import socket
@@ -22,8 +22,9 @@ def server(loaded, tmp_path_factory):
     env = os.environ | {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     env.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # of the engine in this process
     log = open(tmp_path_factory.mktemp("serve") / "log", "w")
+    # not `vllm serve`: the command asks for a distribution named vllm, and that of a CPU is named vllm-cpu
     command = [
-        sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", loaded.model.config._name_or_path,
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", loaded.model.config._name_or_path,
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "512",
         "--logprobs-mode", "processed_logprobs", "--weight-transfer-config", '{"backend": "nccl"}',
     ]  # fmt: skip
