@@ -101,20 +101,21 @@ def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
     ax.set(xlabel=_AXES["T"], ylabel=_AXES["K"])
 
 
+def _once_a_row(fig: Figure) -> None:
+    """Hide a y label that stands further left in the same row of panels already."""
+    placed = [(ax, spec) for ax in fig.axes if (spec := ax.get_subplotspec()) is not None]
+    seen = set()
+    for ax, spec in sorted(placed, key=lambda p: p[1].colspan.start):
+        row = (spec.rowspan.start, spec.rowspan.stop, ax.get_ylabel())
+        ax.yaxis.label.set_visible(row not in seen)
+        seen.add(row)
+
+
 def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Path:
     """Write `figures/<name>.png`, `.pdf` and the `.csv` that was drawn, and return the PNG's path."""
     folder = results_dir(profile) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    for ax in fig.axes:  # a label that stands at the left of a row is not repeated in it
-        spec = ax.get_subplotspec()
-        if spec is not None and any(
-            o.get_subplotspec() is not None
-            and o.get_subplotspec().rowspan == spec.rowspan
-            and o.get_subplotspec().colspan.start < spec.colspan.start
-            and o.get_ylabel() == ax.get_ylabel()
-            for o in fig.axes
-        ):
-            ax.yaxis.label.set_visible(False)
+    _once_a_row(fig)
     fig.savefig(folder / f"{name}.png", bbox_inches="tight", metadata={"Software": None})
     fig.savefig(folder / f"{name}.pdf", bbox_inches="tight", metadata={"CreationDate": None, "Producer": None})
     write_whole(folder / f"{name}.csv", data.to_csv(index=False, lineterminator="\n"))
