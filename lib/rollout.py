@@ -115,12 +115,14 @@ def rollout(
 
     quality: ask the environment's `step_quality` for each action (raises NoStepMeasure where there is none).
     states: store the snapshot before each action, so that analyses can go back there.
-    batch_size: episodes side by side; it changes speed and memory, not the result.
+    batch_size: at most so many episodes side by side, fewer where the policy has no room for them; it changes speed
+    and memory, not the result.
     """
     for j in todo:
         if not 1 <= j.budget <= config.max_turns:
             raise ValueError(f"budget {j.budget} of task {j.task.id}: allowed is 1 to Tmax = {config.max_turns}")
     out: list[Episode] = []
+    batch_size = min(batch_size, policy.room())
     for start in range(0, len(todo), batch_size):
         plays = [_Play(env_class(config), j, quality, states) for j in todo[start : start + batch_size]]
         try:

@@ -1,6 +1,7 @@
 """The rollout engine: what was sampled is what a plain forward pass says, whatever the batch, errors and budgets."""
 
 import hashlib
+import os
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+import lib.rollout
 from lib.envs.base import NoStepMeasure, Task
 from lib.envs.frozenlake import FrozenLake
 from lib.episode import End
@@ -101,6 +103,18 @@ def test_episodes_do_not_depend_on_the_batch_and_come_back_in_order(policy, lake
     for a, b in zip(together, alone, strict=True):
         assert tokens(a) == tokens(b) and (a.end, a.reward) == (b.end, b.reward)
         np.testing.assert_allclose(a.completion()[2], b.completion()[2], atol=1e-5)
+
+
+def test_no_more_episodes_are_played_side_by_side_than_there_is_room_for(policy, lake, monkeypatch):
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert policy.room() == memory // 8 // (2 * 2 * 32 * 4 * 512)  # keys and values, layers, width, bytes, context
+    todo, widths, play = ragged_jobs(lake), [], lib.rollout._play
+    expected = rollout(policy, FrozenLake, lake.config, todo)
+    monkeypatch.setattr(HFPolicy, "room", lambda self: 3)
+    monkeypatch.setattr(lib.rollout, "_play", lambda p, plays: (widths.append(len(plays)), play(p, plays)))
+    found = rollout(policy, FrozenLake, lake.config, todo)
+    assert max(widths) == 3 and sum(widths) == len(todo)
+    assert list(map(tokens, found)) == list(map(tokens, expected))
 
 
 def test_a_shorter_budget_only_cuts_an_episode(policy, lake):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lib.analyses.states import State, stable_seed
 from lib.envs.base import Env, Task
 from lib.episode import End, Episode
-from lib.policies.hf import HFPolicy
 from lib.rollout import Job, _Play, _play
+
+if TYPE_CHECKING:  # it loads torch, which a reader of tables does not need
+    from lib.policies.hf import HFPolicy
 
 
 class _Continued(_Play):
@@ -39,6 +41,7 @@ def continue_from(
     order = sorted(range(len(states)), key=lambda i: len(states[i].tokens))  # little padding
     todo = [(i, k) for i in order for k in range(samples)]
     out: list[list[Episode]] = [[] for _ in states]
+    batch_size = min(batch_size, policy.room())
     for start in range(0, len(todo), batch_size):
         chunk = todo[start : start + batch_size]
         plays = [_Continued(env_class(config), states[i], k, seed) for i, k in chunk]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,9 @@ from lib.analyses.states import State, shuffled_turns, stable_seed, state_at
 from lib.analyses.step_quality import compare_actions
 from lib.envs.base import Env
 from lib.episode import Episode
-from lib.policies.hf import HFPolicy
+
+if TYPE_CHECKING:  # it loads torch, which a reader of tables does not need
+    from lib.policies.hf import HFPolicy
 
 CONSTRUCTIONS = ("visited", "forced")
 _EPS = 1e-9

@@ -7,20 +7,26 @@ is scored by teacher forcing. All in nats, at the temperature of sampling.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 
 from lib.analyses.clustered import clustered_mean
 from lib.analyses.states import check_same_tokens
 from lib.episode import End, Episode
 from lib.metrics.intervals import Interval
-from lib.policies.hf import HFPolicy, score
+
+if TYPE_CHECKING:  # it loads torch, which a reader of tables does not need
+    from lib.policies.hf import HFPolicy
 
 
 def action_logprobs(policy: HFPolicy, episodes: Sequence[Episode]) -> list[np.ndarray]:
     """Log-probability of each action under `policy`, the sum over its tokens: one array (turns,) an episode."""
+    import torch
+
+    from lib.policies.hf import score
+
     rows, masks, turns = [], [], []
     for e in episodes:
         ids, mask, _, turn = e.completion()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lib.episode import End, Episode
-from lib.policies.hf import HFPolicy
+
+if TYPE_CHECKING:  # it loads torch, which a reader of tables does not need
+    from lib.policies.hf import HFPolicy
 
 
 @dataclass(frozen=True)

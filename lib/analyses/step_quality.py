@@ -7,18 +7,19 @@ is one of the policies. Beside the G samples stands the exact expectation where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from lib.analyses.clustered import clustered_mean
 from lib.analyses.config import AnalysisConfig
-from lib.analyses.sampling import sample_actions, text_probabilities
 from lib.analyses.states import State, check_same_tokens, draw_states, stable_seed
 from lib.envs.base import Env
 from lib.episode import Episode
-from lib.policies.hf import HFPolicy
+
+if TYPE_CHECKING:  # it loads torch, which a reader of tables does not need
+    from lib.policies.hf import HFPolicy
 
 OUTCOMES = ("better", "equal", "worse")
 SOURCES = ("base", "rl", "both")
@@ -50,6 +51,8 @@ def compare_actions(
     names no action texts: exact_base, exact_rl, exact_difference, exact_outcome, with the probability other_base,
     other_rl of all else but the action texts counted at the quality of an answer without an action.
     """
+    from lib.analyses.sampling import sample_actions, text_probabilities
+
     check_same_tokens(base, rl)
     contexts = [s.tokens for s in states]
     seeds = [stable_seed(analysis.seed, "action", s.name) for s in states]
@@ -125,11 +128,6 @@ def share(df: pd.DataFrame, outcome: str, source: str = "both", column: str = "o
 def better_share(df: pd.DataFrame, source: str = "both", column: str = "outcome") -> float:
     """Share of matched states at which RL raises step quality (C3a): one number of a training seed."""
     return share(df, "better", source, column)
-
-
-def mean_difference(df: pd.DataFrame, source: str = "both", column: str = "difference") -> float:
-    """Mean step quality of RL minus base over matched states: one number of a training seed."""
-    return float(of_source(df, source)[column].mean())
 
 
 def late_minus_early(df: pd.DataFrame, column: str = "difference", split: float = 0.5) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,19 @@ class HFPolicy:
     def session(self) -> Session:
         """A fresh set of episodes to be played side by side."""
         return Session(self)
+
+    def room(self) -> int:
+        """How many episodes of max_context tokens can be played side by side: keys and values of all, in a cache that
+        is copied when it grows, get a third of a GPU's free memory, or an eighth of the machine's memory."""
+        c, weight = self.model.config.get_text_config(), self.model.get_input_embeddings().weight
+        width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+        token = 2 * c.num_hidden_layers * c.num_key_value_heads * width * weight.element_size()
+        if weight.is_cuda:
+            unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
+            memory = (torch.cuda.mem_get_info(weight.device)[0] + unused) / 3
+        else:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 8
+        return max(1, int(memory / token / self.max_context))
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,10 @@ class VLLMPolicy(HFPolicy):
         policy.engine = Server(server, policy) if server else Colocated(policy, memory)
         policy.sync()
         return policy
+
+    def room(self) -> int:
+        """Without limit: vLLM lets episodes wait where its cache is full."""
+        return sys.maxsize
 
     def sampling(self, seed: int) -> dict[str, Any]:
         """One action as `lib.policies.session` samples it: nothing cut off, ended by the chat format's tokens only."""
