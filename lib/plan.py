@@ -32,7 +32,8 @@ KNOWN = {
 @dataclass(frozen=True)
 class Need:
     """Of one experiment. episodes: training and evaluation. tokens: read and sampled, at most. gpu_hours: of one GPU.
-    memory_gb: weights, adapter, keys and values of a rollout, activations of an update."""
+    memory_gb: the least: weights, and activations of an update or keys and values of one episode,
+    whichever is more. With more memory more episodes are played side by side (`HFPolicy.room`)."""
 
     environment: str
     runs: int
@@ -71,8 +72,8 @@ def need(x: Experiment, seeds: int) -> Need:
     played = trained + runs * probes + (runs + 1) * evaluated
     flops = 2 * parameters * played * longest / MFU_ROLLOUT + 4 * parameters * trained * longest / MFU_UPDATE
     width = t.micro_batch or update
-    memory = parameters * (2 if x.policy.dtype == "bfloat16" else 4) + update * longest * kv
-    memory += width * longest * layers * hidden * 2
+    memory = parameters * (2 if x.policy.dtype == "bfloat16" else 4)
+    memory += longest * max(3 * kv, width * layers * hidden * 2)  # 3: a third of what is free (`room`)
     return Need(x.env, runs, played, played * longest, flops / (PEAK_TFLOPS * 1e12) / 3600, memory / 1e9)
 
 

@@ -26,6 +26,9 @@ def test_counts_by_hand():
     assert found.tokens == found.episodes * longest
     flops = 2 * 4.02e9 * found.tokens / 0.05 + 4 * 4.02e9 * 6 * 120 * longest / 0.35
     assert found.gpu_hours == pytest.approx(flops / 989e12 / 3600)
+    keys_and_values, activations = 3 * 36 * 2 * 8 * 128 * 2, x.train.micro_batch or 12
+    activations *= 36 * 2560 * 2
+    assert found.memory_gb == pytest.approx((4.02e9 * 2 + longest * max(keys_and_values, activations)) / 1e9)
     table = plan_table([x, x], 3)
     assert table.runs.tolist() == [6, 6, 12] and table.memory_gb[2] == table.memory_gb[0]
 
