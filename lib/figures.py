@@ -70,15 +70,15 @@ def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None =
     ax.set(xlabel=_AXES[axis], ylabel=f"Pass@{axis}", ylim=(0, 1.02))
 
 
-def leads(table: pd.DataFrame, ax: Axes, axis: str = "T") -> None:
-    """Draw leads with their intervals over seeds as `lib.curves.lead_table` returns them."""
+def leads(table: pd.DataFrame, ax: Axes, axis: str = "T", name: str = "{policy} − {over}") -> None:
+    """Draw leads with their intervals over seeds as `lib.curves.lead_table` returns them; `name` is their legend's."""
     groups = list(table.groupby(["policy", "over"], sort=False))
     step = np.min(np.diff(sorted(table[axis].unique()))) if table[axis].nunique() > 1 else 1
     for i, ((policy, over), g) in enumerate(groups):
         where = g[axis] + (i - (len(groups) - 1) / 2) * 0.12 * step
         error = np.vstack([g.lead - g.low, g.high - g.lead])
-        name = f"{policy} − {over}"
-        ax.errorbar(where, g.lead, error, fmt="o-", color=COLOURS[policy], capsize=3, label=name)
+        label = name.format(policy=policy, over=over)
+        ax.errorbar(where, g.lead, error, fmt="o-", color=COLOURS[policy], capsize=3, label=label)
         for column in [c for c in g if c.startswith("seed ")]:
             ax.plot(where, g[column], ".", color=COLOURS[policy], ms=3, alpha=0.6)
     ax.axhline(0, color="#444444", lw=1)
