@@ -83,7 +83,7 @@ def _tiny_terminal() -> Experiment:
         base=TinyConfig(demonstrations=700, epochs=5),
         policy=PolicyConfig(max_action_tokens=14, max_context=512),
         train=TrainConfig(updates=20, lr=1e-3, probe_every=10),
-        evaluation=EvalConfig(tasks=45, train_tasks=20),
+        evaluation=EvalConfig(tasks=40, train_tasks=16),
         train_tasks=240,
         probe_tasks=20,
         arms=("grpo", "budgetmix"),
