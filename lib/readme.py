@@ -1,7 +1,7 @@
 """Put the generated parts into README.md: python -m lib.readme [--check]
 
-The claims table comes from results/tables/claims.csv, the map of claims to notebooks from the notebooks and their times
-in the executed copies. Nothing between the markers is typed by hand.
+The claims table comes from results/tables/claims.csv, the map of claims to notebooks from lib/sections.py. Nothing
+between the markers is typed by hand.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         experiments(args.profile)
-        seeds = check_seeds(DEFAULT_SEEDS[args.profile] if args.seeds is None else args.seeds)
+        seeds = check_seeds(DEFAULT_SEEDS.get(args.profile, 3) if args.seeds is None else args.seeds)
         if unknown := sorted(set(args.notebooks or ()) - set(names)):
             raise ValueError(f"unknown notebook {unknown[0]!r}; known: {', '.join(names)}")
         wanted = applicable(args.profile) if args.notebooks is None else args.notebooks

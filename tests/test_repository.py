@@ -93,10 +93,17 @@ def test_progress_reads_the_last_line(tmp_path, monkeypatch):
 
 
 def test_verify_tells_a_changed_table_from_noise():
-    row = {"environment": "lake", "policy": "a", "over": "b", "K": 1, "T": 5, "lead": 0.10}
+    row = {"environment": "lake", "policy": "a", "over": "b", "K": 1, "T": 5, "lead": 0.10, "low": 0.05, "high": 0.15}
     old = pd.DataFrame([row])
-    assert verify.compare("depth_leads", pd.DataFrame([row | {"lead": 0.13}]), old) == []
-    assert "committed 0.100" in verify.compare("depth_leads", pd.DataFrame([row | {"lead": 0.30}]), old)[0]
+    near, unsure, other = (
+        pd.DataFrame([row | {"lead": lead, "low": lead - half, "high": lead + half}])
+        for lead, half in ((0.13, 0.01), (0.30, 0.20), (0.30, 0.10))
+    )
+    assert verify.compare("depth_leads", near, old) == []
+    assert verify.compare("depth_leads", unsure, old) == []  # 0.10 to 0.50 overlaps 0.05 to 0.15
+    assert "committed 0.100" in verify.compare("depth_leads", other, old)[0]
+    base = pd.DataFrame([{"environment": "lake", "solved": 0.3, "failed": 0.7}])  # without intervals
+    assert len(verify.compare("base_policies", base.assign(solved=0.4, failed=0.6), base)) == 2
     assert "rows differ" in verify.compare("depth_leads", pd.DataFrame([row | {"T": 6}]), old)[0]
     claim = {"claim": "C1", "environment": "lake", "estimate": 0.1, "low": 0.05, "high": 0.15, "verdict": "supported"}
     flipped = pd.DataFrame([claim | {"estimate": -0.01, "verdict": "opposite"}])
