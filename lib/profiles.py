@@ -108,7 +108,7 @@ PROFILES: dict[str, tuple[Experiment, ...]] = {"tiny": _TINY}
 PROFILES["smoke"] = tuple(_smoke(x) for x in _TINY)
 PROFILES |= {"qwen2.5-0.5b": profiles_qwen.small("qwen2.5-0.5b")}
 PROFILES |= {name: profiles_qwen.large(name) for name in ("qwen3-4b", "qwen3-8b")}
-DEFAULT_SEEDS = {"tiny": 3, "smoke": 2} | dict.fromkeys(HUB, 3)
+DEFAULT_SEEDS = {"tiny": 3, "smoke": 2} | dict.fromkeys(HUB, 3) | {"qwen2.5-0.5b": 2}
 
 
 def experiment(profile: str, env: str = "frozenlake") -> Experiment:

@@ -2,7 +2,8 @@
 
 `MODEL=…` (a hub id or a local folder) replaces the model of such a profile. What is set here and why:
 LoRA of rank 16 on all linear layers, as the optimiser state of all weights would need four times the memory of the
-model; lr 4e-5: at 3e-4 a 0.5 B model collapsed within three updates, at 4e-5 it was stable; no thinking: an episode has
+model; lr 4e-5: at 3e-4 a 0.5 B model collapsed within three updates, at 4e-5 it was stable; 1e-4, between the two, for
+the ten updates that two cores can make; no thinking: an episode has
 many turns, and thoughts of thousands of tokens a turn would fill the context; temperature 1, so that what is sampled is
 the policy's own distribution. Nothing of this is the paper's, whose settings are not known.
 """
@@ -30,20 +31,24 @@ def _model(profile: str) -> str:
 
 
 def small(profile: str = "qwen2.5-0.5b") -> tuple[Experiment, ...]:
-    """FrozenLake with training, and the base policy alone on HumanEval, Spider and BFCL; hours on two cores."""
+    """FrozenLake with training, and the base policy alone on HumanEval, Spider and BFCL; about an hour on two cores.
+
+    No gradient checkpointing and one group a micro-batch: the episodes of a group share the work on their prompt, and an
+    update takes 2.1 s an episode in place of 3.8.
+    """
     lake = Experiment(
         profile=profile,
         env="frozenlake",
         env_config=_LAKE,
         model=_model(profile),
         policy=PolicyConfig(max_action_tokens=8, max_context=1536, dtype="auto", device="auto"),
-        train=TrainConfig(updates=36, tasks_per_update=6, lr=4e-5, lora_rank=16, gradient_checkpointing=True,
-                          micro_batch=12, save_every=4, probe_every=12, kl_episodes=4),
-        evaluation=EvalConfig(tasks=48, samples=16, train_tasks=16),
-        analysis=AnalysisConfig(likelihood_samples=2),
+        train=TrainConfig(updates=10, tasks_per_update=4, lr=1e-4, warmup=2, lora_rank=16, micro_batch=8,
+                          save_every=2, probe_every=5, kl_episodes=4),
+        evaluation=EvalConfig(tasks=24, samples=8, train_tasks=8),
+        analysis=AnalysisConfig(likelihood_samples=2, continuations=1),
         train_tasks=400, probe_tasks=8, arms=("grpo", "budgetmix"), analysed=("grpo",),
     )  # fmt: skip
-    few = EvalConfig(tasks=24, samples=8, train_tasks=1, train_samples=1)
+    few = EvalConfig(tasks=12, samples=8, train_tasks=1, train_samples=1)
     alone = replace(lake, arms=(), analysed=(), train_tasks=1, probe_tasks=1, evaluation=few)
     return (
         lake,
@@ -52,7 +57,7 @@ def small(profile: str = "qwen2.5-0.5b") -> tuple[Experiment, ...]:
         replace(alone, env="sql", env_config=SqlConfig(task_set="spider", max_turns=6),
                 policy=replace(lake.policy, max_action_tokens=96, max_context=4096)),
         replace(alone, env="bfcl", env_config=BFCLConfig(task_set="bfcl", docs="signatures", max_turns=20),
-                evaluation=replace(few, tasks=12), policy=replace(lake.policy, max_action_tokens=96, max_context=8192)),
+                policy=replace(lake.policy, max_action_tokens=96, max_context=8192)),
     )  # fmt: skip
 
 
