@@ -1,9 +1,11 @@
 """The figures, in one visual language: policy = colour, environment = panel, seeds = thin lines, interval = band,
-structural bound = dashed line. Colours are Okabe and Ito's, which colour-blind readers can tell apart."""
+structural bound = dashed line. The first six arms have Okabe and Ito's colours, which colour-blind readers can tell
+apart; three darker ones of our own follow, and arms that a user adds take seaborn's "husl" colours in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib
@@ -13,16 +15,27 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lib.config import ARMS, results_dir
 from lib.tables import write_whole
 
 BOUND = "Structural bound"
 _AXES = {"K": "K (samples)", "T": "T (turns)"}
-_OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7A5195", "#555555")
+_OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_OURS = ("#8C6D31", "#7A5195", "#555555")
+_MORE = cycle(sns.color_palette("husl", 8).as_hex())
 COLOURS = {"Base": "#000000", BOUND: "#888888"} | {
-    arm.label: colour for arm, colour in zip(ARMS.values(), _OKABE_ITO, strict=False)
+    arm.label: colour for arm, colour in zip(ARMS.values(), _OKABE_ITO + _OURS, strict=False)
 }
+_VERDICTS = {"supported": "#009E73", "opposite": "#D55E00", "inconclusive": "#777777"}
+
+
+def colour_of(policy: str) -> str:
+    """The colour of a policy by its name in figures; a name without one gets the next further colour, and keeps it."""
+    if policy not in COLOURS:
+        COLOURS[policy] = next(_MORE)
+    return COLOURS[policy]
 
 
 def use_style() -> None:
@@ -47,7 +60,21 @@ def panels(environments: Sequence[str], width: float = 3.1, height: float = 2.5)
 def shared_legend(fig: Figure) -> None:
     """One legend for all panels below them."""
     known = {label: h for ax in fig.axes for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    fig.legend(known.values(), known, loc="outside lower center", ncols=min(4, len(known)), fontsize=8)
+    if known:
+        fig.legend(known.values(), known, loc="outside lower center", ncols=min(4, len(known)), fontsize=8)
+
+
+def _ticks(points: Sequence[int]) -> list[int]:
+    """Ticks for values of K or T: all of them up to ten, else the first and multiples of about a quarter."""
+    points = sorted(points)
+    step = max(1, points[-1] // 4)
+    return points if len(points) <= 10 else [points[0], *(p for p in points if p > points[0] and p % step == 0)]
+
+
+def _pass_name(table: pd.DataFrame, axis: str) -> str:
+    """Pass@(K,T) as the y label: the one that is not on the x axis by its value, where there is only one."""
+    names = {n: str(table[n].iloc[0]) if n != axis and table[n].nunique() == 1 else n for n in "KT"}
+    return "Pass@({K},{T})".format(**names)
 
 
 def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None = None, bands: bool = True) -> None:
@@ -55,7 +82,7 @@ def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None =
 
     bands: intervals over tasks; leave them out where many curves lie close together."""
     for policy, group in data.groupby("policy", sort=False):
-        colour = COLOURS[policy]
+        colour = colour_of(policy)
         for seed, line in group.groupby("seed"):
             if seed != "mean":
                 ax.plot(line[axis], line["pass"], color=colour, lw=0.6, alpha=0.5)
@@ -65,39 +92,44 @@ def curves(data: pd.DataFrame, axis: str, ax: Axes, bound: pd.DataFrame | None =
             ax.fill_between(mean[axis], mean.low, mean.high, color=colour, alpha=0.15, lw=0)
     if bound is not None:
         ax.plot(bound[axis], bound["pass"], color=COLOURS[BOUND], lw=1.5, ls="--", label=BOUND)
-    points = sorted(data[axis].unique())
-    ax.set_xticks(points if len(points) <= 8 else range(0, max(points) + 1, max(1, max(points) // 5)))
-    ax.set(xlabel=_AXES[axis], ylabel=f"Pass@{axis}", ylim=(0, 1.02))
+    ax.set_xticks(_ticks(data[axis].unique()))
+    ax.set(xlabel=_AXES[axis], ylabel=_pass_name(data, axis), ylim=(0, 1.02))
 
 
 def leads(table: pd.DataFrame, ax: Axes, axis: str = "T", name: str = "{policy} − {over}") -> None:
-    """Draw leads with their intervals over seeds as `lib.curves.lead_table` returns them; `name` is their legend's."""
+    """Draw leads as `lib.curves.lead_table` returns them: a large dot and a bar for mean and interval over seeds, small
+    dots for the seeds. `name` is what the legend calls them."""
     groups = list(table.groupby(["policy", "over"], sort=False))
     step = np.min(np.diff(sorted(table[axis].unique()))) if table[axis].nunique() > 1 else 1
     for i, ((policy, over), g) in enumerate(groups):
         where = g[axis] + (i - (len(groups) - 1) / 2) * 0.12 * step
         error = np.vstack([g.lead - g.low, g.high - g.lead])
         label = name.format(policy=policy, over=over)
-        ax.errorbar(where, g.lead, error, fmt="o-", color=COLOURS[policy], capsize=3, label=label)
+        ax.errorbar(where, g.lead, error, fmt="o-", color=colour_of(policy), ms=5, capsize=3, label=label)
         for column in [c for c in g if c.startswith("seed ")]:
-            ax.plot(where, g[column], ".", color=COLOURS[policy], ms=3, alpha=0.6)
+            ax.plot(where, g[column], "o", mfc="white", mec=colour_of(policy), mew=0.8, ms=3, zorder=3)
+    ax.plot([], [], "o", mfc="white", mec="#444444", mew=0.8, ms=3, label="one training seed")
     ax.axhline(0, color="#444444", lw=1)
     ax.set_xticks(sorted(table[axis].unique()))
-    ax.set_xlabel(_AXES[axis])
+    ax.set(xlabel=_AXES[axis], ylabel=f"lead in {_pass_name(table, axis)}")
 
 
 def surface_difference(data: pd.DataFrame, policy: str, ax: Axes) -> None:
-    """Heat map with contours of Pass@(K,T), `policy` minus Base, over K and T."""
+    """Heat map of Pass@(K,T), `policy` minus Base, over K and T, with contours at the ticks of its colour bar.
+
+    The colours reach as far as the largest difference of this panel, so that panels have scales of their own."""
     means = data[data.seed == "mean"]
     rl, base = (means[means.policy == p].pivot(index="K", columns="T", values="pass") for p in (policy, "Base"))
     gap = rl - base
     limit = max(0.05, float(np.abs(gap.to_numpy()).max()))
-    every = -(-gap.shape[1] // 7)
-    sns.heatmap(gap, cmap="RdBu", center=0, vmin=-limit, vmax=limit, ax=ax, xticklabels=every, yticklabels=1)
-    ax.invert_yaxis()
-    xs, ys = np.arange(gap.shape[1]) + 0.5, np.arange(gap.shape[0]) + 0.5
-    lines = ax.contour(xs, ys, gap.to_numpy(), levels=5, colors="#333333", linewidths=0.7)
-    ax.clabel(lines, fmt="%.2f", fontsize=7)
+    image = ax.pcolormesh(gap.columns, gap.index, gap, cmap="RdBu", vmin=-limit, vmax=limit, shading="nearest")
+    bar = ax.figure.colorbar(image, ax=ax, label="difference", ticks=MaxNLocator(5))
+    lines = ax.contour(gap.columns, gap.index, gap, levels=bar.get_ticks(), colors="#333333", linewidths=0.7)
+    bar.add_lines(lines)
+    bar.ax.set_ylim(-limit, limit)
+    ax.grid(False)
+    ax.set_xticks(_ticks(gap.columns))
+    ax.set_yticks(gap.index)
     ax.set(xlabel=_AXES["T"], ylabel=_AXES["K"])
 
 
@@ -122,46 +154,56 @@ def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Pat
     return folder / f"{name}.png"
 
 
-def claim_intervals(table: pd.DataFrame, ax: Axes) -> None:
+def claim_intervals(table: pd.DataFrame, ax: Axes, furthest: float = 8) -> None:
     """Draw how far every claim's interval lies from its rule's boundary, the claim's side to the right, in half-widths
-    of the interval: claims have different units, and a bar that does not cross the line is a verdict."""
-    colour = {"supported": "#009E73", "opposite": "#D55E00", "inconclusive": "#777777"}
+    of the interval: claims have different units, and a bar that does not cross the line is a verdict. What lies beyond
+    `furthest` is an arrowhead there."""
     for i, row in enumerate(table.itertuples()):
         half = max((row.high - row.low) / 2, 1e-9)
         gap = row.boundary - abs(row.estimate) if row.side == "within" else row.estimate - row.boundary
-        centre = float(np.clip((-gap if row.side == "<" else gap) / half, -8, 8))
-        ax.errorbar(centre, i, xerr=1, fmt="o", color=colour[row.verdict], capsize=3)
+        centre = (-gap if row.side == "<" else gap) / half
+        if abs(centre) > furthest:
+            ax.plot(np.sign(centre) * furthest, i, ">" if centre > 0 else "<", color=_VERDICTS[row.verdict])
+        else:
+            ax.errorbar(centre, i, xerr=1, fmt="o", color=_VERDICTS[row.verdict], capsize=3)
+    for verdict, colour in _VERDICTS.items():
+        ax.plot([], [], "o", color=colour, label=verdict)
+    ax.plot([], [], ">", color="#444444", label=f"further than {furthest:g}")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=8, columnspacing=1, handletextpad=0.2)
     ax.set_yticks(range(len(table)), [f"{r.claim} · {r.environment} · {r.verdict}" for r in table.itertuples()])
-    ax.invert_yaxis()
+    ax.set(xlim=(-furthest - 1.2, furthest + 1.2), ylim=(len(table) - 0.3, -0.7))
     ax.axvline(0, color="#444444", lw=1)
-    ax.set_xlabel("distance from the rule's boundary, in half-widths of the interval (right: for the claim)")
+    ax.set_xlabel("distance from the rule's boundary\nin half-widths of the interval\n← against the claim · for it →")
 
 
 def outcome_bars(shares: pd.DataFrame, ax: Axes) -> None:
     """Draw shares of better, equal and worse states by source, a bar the mean over seeds, a dot a seed."""
-    palette = {"better": COLOURS["GRPO, full budget"], "equal": "#BBBBBB", "worse": "#000000"}
+    palette = {"better": COLOURS["GRPO, full budget"], "equal": "#BBBBBB", "worse": "#444444"}
     named = shares.assign(source=shares.source.replace({"base": "Base", "rl": "RL"}))
-    where = {"x": "source", "y": "estimate", "hue": "outcome", "data": named, "ax": ax, "palette": palette}
-    sns.barplot(**where, errorbar=None, alpha=0.75)
-    sns.stripplot(**where, dodge=True, size=3.5, edgecolor="white", linewidth=0.5, jitter=False, legend=False)
+    where = {"x": "source", "y": "estimate", "hue": "outcome", "data": named, "ax": ax}
+    sns.barplot(**where, palette=palette, errorbar=None, saturation=1)
+    dots = {"palette": dict.fromkeys(palette, "white"), "edgecolor": "black", "linewidth": 0.8, "size": 3.5}
+    sns.stripplot(**where, **dots, dodge=True, jitter=False, legend=False)
     ax.axhline(0.5, color="#444444", lw=1, ls=":")
     ax.set(xlabel="states from trajectories of", ylabel="share of states", ylim=(0, 1))
-    ax.legend(loc="upper center", ncols=3, fontsize=8)
+    ax.get_legend().remove()  # `shared_legend` draws it below the panels
 
 
-def seed_lines(data: pd.DataFrame, x: str, y: str, ax: Axes, colour: str = COLOURS["GRPO, full budget"]) -> None:
-    """Draw `y` over `x`: a thin line a seed (column `seed`), and their mean."""
+def seed_lines(
+    data: pd.DataFrame, x: str, y: str, ax: Axes, colour: str = COLOURS["GRPO, full budget"], name: str | None = None
+) -> None:
+    """Draw `y` over `x`: a thin line a seed (column `seed`), and a thick one for their mean, `name` in the legend."""
     for _, line in data.groupby("seed"):
         ax.plot(line[x], line[y], color=colour, lw=0.7, alpha=0.6)
     mean = data.groupby(x)[y].mean()
-    ax.plot(mean.index, mean, color=colour, lw=2, marker="o", ms=3.5)
+    ax.plot(mean.index, mean, color=colour, lw=2, marker="o", ms=3.5, label=name)
 
 
 def arm_lines(data: pd.DataFrame, x: str, y: str, ax: Axes) -> None:
     """Draw `y` over `x` for every arm (column `arm`): thin lines for seeds, a thick one for their mean."""
     for arm, group in data.groupby("arm", sort=False):
-        seed_lines(group, x, y, ax, COLOURS[ARMS[arm].label])
-        ax.lines[-1].set_label(ARMS[arm].label)
+        name = ARMS[arm].label
+        seed_lines(group, x, y, ax, colour_of(name), name)
 
 
 def policy_histogram(data: pd.DataFrame, column: str, ax: Axes) -> None:
@@ -169,10 +211,11 @@ def policy_histogram(data: pd.DataFrame, column: str, ax: Axes) -> None:
     if data.empty:
         ax.text(0.5, 0.5, "none", ha="center", transform=ax.transAxes)
         return
-    colours = {"Base": COLOURS["Base"], "RL": COLOURS["GRPO, full budget"]}
-    named = data.assign(policy=data.source.map({"base": "Base", "rl": "RL"}))
-    middle = named[named[column].between(*named[column].quantile([0.005, 0.995]))]
-    where = {"x": column, "hue": "policy", "hue_order": list(colours), "palette": colours, "ax": ax}
-    sns.histplot(middle, **where, stat="density", common_norm=False, element="step", bins=40)
-    if legend := ax.get_legend():
-        legend.set_title("")
+    middle = data[data[column].between(*data[column].quantile([0.005, 0.995]))]
+    bins = np.histogram_bin_edges(middle[column], 40)
+    for source, name, colour in (("base", "Base", COLOURS["Base"]), ("rl", "RL", COLOURS["GRPO, full budget"])):
+        values = middle.loc[middle.source == source, column]
+        if len(values):
+            style = {"histtype": "stepfilled", "facecolor": (colour, 0.25), "edgecolor": colour, "label": name}
+            ax.hist(values, bins, density=True, **style)
+    ax.set(xlabel=column, ylabel="density")

@@ -33,8 +33,8 @@ def _model(profile: str) -> str:
 def small(profile: str = "qwen2.5-0.5b") -> tuple[Experiment, ...]:
     """FrozenLake with training, and the base policy alone on HumanEval, Spider and BFCL; about an hour on two cores.
 
-    No gradient checkpointing and one group a micro-batch: the episodes of a group share the work on their prompt, and an
-    update takes 2.1 s an episode in place of 3.8.
+    No gradient checkpointing and one group a micro-batch: the episodes of a group share the work on their prompt, and
+    an update takes 2.1 s an episode in place of 3.8.
     """
     lake = Experiment(
         profile=profile,

@@ -48,6 +48,7 @@ def probe_panel(x: Experiment) -> Panel:
 
 @lru_cache(maxsize=32)
 def test_panel(x: Experiment) -> Panel:
+    """The test tasks, on which all policies are compared."""
     return panel(x.env, x.env_config, "test", x.evaluation.tasks)
 
 
@@ -84,6 +85,7 @@ def _make_base(x: Experiment, env_config: Any, tasks: tuple, out: Path) -> dict[
 
 @lru_cache(maxsize=8)
 def model_folder(name: str, revision: str) -> Path:
+    """The folder of a pretrained model, a hub id or a local folder; see `lib.policies.pretrained.model_folder`."""
     from lib.policies.pretrained import model_folder
 
     return model_folder(name, revision)
@@ -142,11 +144,12 @@ def _make_run(x: Experiment, env_config, run, base: Path, tasks, probe, out: Pat
 
 
 def base_policy(x: Experiment) -> Path:
+    """The model folder of the base policy, found or made."""
     return weights(x, base_step(x))
 
 
 def trained_policy(x: Experiment, arm: str, seed: int) -> Path:
-    """Raises ValueError for an arm that the experiment does not have."""
+    """The model folder after training. Raises ValueError for an arm that the experiment does not have."""
     return train_step(x, arm, seed) / "model"
 
 

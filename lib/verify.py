@@ -1,7 +1,7 @@
 """Compare the tables of a fresh run with the committed ones: python -m lib.verify
 
 Every number of the tables named in TOLERANCES is compared with the table in git (HEAD), row by row. Another number of
-seeds changes them by sampling noise, and another kind of processor rounds otherwise, which leads to another base policy.
+seeds changes them by sampling noise, and another kind of processor rounds otherwise: that makes another base policy.
 So a number disagrees when it is further away than a stated tolerance and, where the tables have intervals, these do not
 overlap. What must not change at all is which rows there are. Verdicts may differ only where one of the two is
 inconclusive.

@@ -87,6 +87,7 @@ class Bwrap:
         self._changes = 0
 
     def run(self, command: str) -> Ran:
+        """Run one command of the agent within its limits."""
         return self._step(command, self.limits.command_s)
 
     def _step(self, command: str, seconds: float, **more: Any) -> Ran:
@@ -99,6 +100,7 @@ class Bwrap:
         return ran
 
     def solve(self) -> Ran:
+        """Run the reference solution."""
         extra = archive(self._data["solution"])
         return self._step("bash /solution/solve.sh", self.limits.verify_s, extra=extra, tops=("solution",))
 
@@ -112,12 +114,15 @@ class Bwrap:
         return read_reward(text), "\n".join(filter(None, (ran.note, ran.stdout, ran.stderr)))
 
     def save(self) -> bytes:
+        """The state as bytes: the number of changes and all files."""
         return struct.pack("<I", self._changes) + self._files
 
     def load(self, data: dict[str, Any], blob: bytes) -> None:
+        """Go back to a state that `save` gave."""
         self._data, self._changes, self._files = data, *struct.unpack_from("<I", blob), blob[4:]
 
     def digest(self) -> str:
+        """A hash of the files: equal states have equal ones."""
         return content_digest(self._files)
 
     def close(self) -> None:
@@ -136,6 +141,7 @@ class Docker:
 
     @staticmethod
     def check() -> None:
+        """Raise SandboxUnavailable where docker or its daemon does not answer."""
         if shutil.which("docker") is None:
             raise SandboxUnavailable("provider='docker' needs the docker command: install Docker, or use 'bwrap'")
         found = subprocess.run(["docker", "version"], capture_output=True, text=True)
@@ -163,6 +169,7 @@ class Docker:
                 command]  # fmt: skip
 
     def open(self, data: dict[str, Any]) -> None:
+        """Start a container of the task's image; an earlier one is removed."""
         self.check()
         self.close()
         name = f"terminal-{secrets.token_hex(6)}"
@@ -170,31 +177,38 @@ class Docker:
         self._data, self._name = data, name
 
     def run(self, command: str) -> Ran:
+        """Run one command of the agent in the container."""
         return self._exec(command, self.limits.command_s)
 
     def solve(self) -> Ran:
+        """Run the reference solution in the container."""
         self._put(archive(self._data["solution"]))
         return self._exec("bash /solution/solve.sh", self.limits.verify_s)
 
     def verify(self) -> tuple[float | None, str]:
+        """Run the tests in the container. The reward is None where they wrote none."""
         self._put(archive(self._data["tests"] | {"logs/verifier/": [0o755, ""]}))
         ran = self._exec("bash /tests/test.sh", self._data["verify_s"])
         reward = self._exec("head -c 100 /logs/verifier/reward.txt", self.limits.command_s)
         return read_reward(reward.stdout), "\n".join(filter(None, (ran.note, ran.stdout, ran.stderr)))
 
     def save(self) -> bytes:
+        """The working folder as bytes."""
         command = ["docker", "exec", self._name, "tar", "-C", "/", "-cf", "-", self._data["workdir"].strip("/") or "."]
         return zlib.compress(self._call(command), 1)
 
     def load(self, data: dict[str, Any], blob: bytes) -> None:
+        """A fresh container with the working folder that `save` gave."""
         self.open(data)
         self._call(["docker", "exec", self._name, "find", data["workdir"], "-mindepth", "1", "-delete"])
         self._put(zlib.decompress(blob))
 
     def digest(self) -> str:
+        """A hash of the working folder."""
         return content_digest(self.save())
 
     def close(self) -> None:
+        """Remove the container."""
         if self._name:
             subprocess.run(["docker", "rm", "--force", self._name], capture_output=True)
             self._name = ""

@@ -34,6 +34,7 @@ class Fixed:
             raise ValueError(f"fraction {self.fraction}: it must be in (0, 1]")
 
     def budgets(self, seed: int, update: int, n: int, t_max: int) -> np.ndarray:
+        """The same budget for each of the n tasks, in turns: (n,), at least 1."""
         return np.full(n, max(1, int(np.ceil(self.fraction * t_max - 1e-9))))
 
 
@@ -52,6 +53,7 @@ class Staged:
             Fixed(f)
 
     def budgets(self, seed: int, update: int, n: int, t_max: int) -> np.ndarray:
+        """The budget of this update's stage for each of the n tasks, in turns: (n,)."""
         stage = min(update // self.every, len(self.fractions) - 1)
         return Fixed(self.fractions[stage]).budgets(seed, update, n, t_max)
 
@@ -66,6 +68,7 @@ class BudgetMix:
         grid_budgets(self.grid, 1)
 
     def budgets(self, seed: int, update: int, n: int, t_max: int) -> np.ndarray:
+        """A draw for each of the n tasks, in turns: (n,). The same seed and update give the same draws."""
         rng = np.random.default_rng([seed, update, 2])
         return rng.choice(grid_budgets(self.grid, t_max), size=n)
 
