@@ -1,7 +1,7 @@
 """Put the generated parts into README.md: python -m lib.readme [--check]
 
-The claims table comes from results/tables/claims.csv, the map of claims to notebooks from lib/sections.py. Nothing
-between the markers is typed by hand.
+The claims table comes from results/tables/claims.csv, the map of claims to notebooks from lib/sections.py, the
+results of a pretrained model from its own tables. Nothing between the markers is typed by hand.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lib.sections import SECTIONS
 from lib.tables import write_whole
 
 README = ROOT / "README.md"
+PRETRAINED = "qwen2.5-0.5b"
 
 
 def claims_markdown(claims: pd.DataFrame) -> str:
@@ -34,6 +35,13 @@ def claims_markdown(claims: pd.DataFrame) -> str:
     return f"{table}\n\nProfile `{claims.profile[0]}`, {claims.n_seeds[0]} seeds, {tasks} test tasks an environment."
 
 
+def pretrained_markdown(profile: str = PRETRAINED) -> str:
+    """The committed run of a pretrained model: how its base policy ended its episodes, and the claims."""
+    tables = results_dir(profile) / "tables"
+    base = pd.read_csv(tables / "base_policies.csv").to_markdown(index=False, floatfmt=".3g")
+    return f"{base}\n\n{claims_markdown(pd.read_csv(tables / 'claims.csv'))}"
+
+
 def sections_markdown() -> str:
     """Which notebook answers which claim, and the command that runs it alone."""
     rows = [
@@ -46,7 +54,8 @@ def sections_markdown() -> str:
 def rendered(text: str) -> str:
     """README's text with its generated parts made anew. Raises ValueError where a marker is missing."""
     claims = pd.read_csv(results_dir("tiny") / "tables" / "claims.csv")
-    for name, body in (("claims", claims_markdown(claims)), ("sections", sections_markdown())):
+    parts = {"claims": claims_markdown(claims), "sections": sections_markdown(), "pretrained": pretrained_markdown()}
+    for name, body in parts.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
             raise ValueError(f"README.md has no markers <!-- {name} --> and <!-- /{name} -->")
