@@ -1,15 +1,13 @@
-"""Tables on disk: CSV to compute with, Markdown to read, TeX to print; and verdicts in words."""
+"""Tables on disk: CSV to compute with, Markdown to read, TeX to print."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from lib.analyses.claims import CLAIMS, claims_of
-from lib.config import Experiment, results_dir
+from lib.config import results_dir
 
 
 def save_table(df: pd.DataFrame, name: str, profile: str, digits: int = 3) -> Path:
@@ -38,11 +36,3 @@ def write_whole(path: Path, text: str) -> None:
     part = path.with_name(f"{path.name}.part{os.getpid()}")
     part.write_text(text, "utf-8")
     os.replace(part, path)
-
-
-def print_verdicts(experiments: Sequence[Experiment], seeds: Sequence[int], *claims: str) -> None:
-    """Print verdict, rule, estimate and interval of the claims that each experiment can speak of, one a line."""
-    for x in experiments:
-        for c in (CLAIMS[name](x, seeds) for name in claims if name in claims_of(x)):
-            interval = f"{c.estimate:+.3f} [{c.low:+.3f}, {c.high:+.3f}]"
-            print(f"{x.title}, {c.claim}: {c.verdict}. {c.rule}: {interval}")

@@ -221,3 +221,11 @@ def experiments_with(profile: str, env: str, *claims: str) -> tuple[Experiment, 
 def claims_table(experiments: Sequence[Experiment], seeds: Sequence[int]) -> pd.DataFrame:
     """All claims for all environments of a profile, one row each, in the paper's order."""
     return pd.DataFrame([asdict(CLAIMS[c](x, seeds)) for c in CLAIMS for x in experiments if c in claims_of(x)])
+
+
+def print_verdicts(experiments: Sequence[Experiment], seeds: Sequence[int], *claims: str) -> None:
+    """Print verdict, rule, estimate and interval of the claims that each experiment can speak of, one a line."""
+    for x in experiments:
+        for c in (CLAIMS[name](x, seeds) for name in claims if name in claims_of(x)):
+            interval = f"{c.estimate:+.3f} [{c.low:+.3f}, {c.high:+.3f}]"
+            print(f"{x.title}, {c.claim}: {c.verdict}. {c.rule}: {interval}")
