@@ -157,9 +157,12 @@ def save_figure(fig: Figure, name: str, data: pd.DataFrame, profile: str) -> Pat
 def claim_intervals(table: pd.DataFrame, ax: Axes, furthest: float = 8) -> None:
     """Draw how far every claim's interval lies from its rule's boundary, the claim's side to the right, in half-widths
     of the interval: claims have different units, and a bar that does not cross the line is a verdict. What lies beyond
-    `furthest` is an arrowhead there."""
+    `furthest` is an arrowhead there; a cross says that all seeds agree and there is no interval."""
     for i, row in enumerate(table.itertuples()):
-        half = max((row.high - row.low) / 2, 1e-9)
+        if row.low == row.high:
+            ax.plot(0, i, "x", color=_VERDICTS[row.verdict])
+            continue
+        half = (row.high - row.low) / 2
         gap = row.boundary - abs(row.estimate) if row.side == "within" else row.estimate - row.boundary
         centre = (-gap if row.side == "<" else gap) / half
         if abs(centre) > furthest:
@@ -169,7 +172,9 @@ def claim_intervals(table: pd.DataFrame, ax: Axes, furthest: float = 8) -> None:
     for verdict, colour in _VERDICTS.items():
         ax.plot([], [], "o", color=colour, label=verdict)
     ax.plot([], [], ">", color="#444444", label=f"further than {furthest:g}")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=8, columnspacing=1, handletextpad=0.2)
+    if (table.low == table.high).any():
+        ax.plot([], [], "x", color=_VERDICTS["inconclusive"], label="seeds agree")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=5, fontsize=8, columnspacing=1, handletextpad=0.2)
     ax.set_yticks(range(len(table)), [f"{r.claim} · {r.environment} · {r.verdict}" for r in table.itertuples()])
     ax.set(xlim=(-furthest - 1.2, furthest + 1.2), ylim=(len(table) - 0.3, -0.7))
     ax.axvline(0, color="#444444", lw=1)

@@ -26,6 +26,7 @@ def interval(low, high):
         (-0.1, 0.3, 0.0, "inconclusive", "inconclusive"),
         (0.1, 0.3, 0.5, "opposite", "supported"),
         (0.0, 0.3, 0.0, "inconclusive", "inconclusive"),
+        (0.2, 0.2, 0.0, "inconclusive", "inconclusive"),  # all seeds agree: no interval
     ],
 )
 def test_verdicts(low, high, boundary, above, below):
@@ -51,6 +52,9 @@ def test_c1_needs_every_k(monkeypatch):
     rates(monkeypatch, base | {"grpo": lambda k, t: [0.5, 0.52, 0.48] if k < 8 else [0.1, 0.101, 0.099]})
     c = claims.c1_breadth(X, [0, 1, 2])
     assert c.verdict == "opposite" and "K = 8" in c.rule and c.estimate == pytest.approx(-0.2)
+    for same in (0.2, -0.2):  # at one K all seeds agree: nothing is known there
+        rates(monkeypatch, base | {"grpo": lambda k, t, d=same: [0.5, 0.52, 0.48] if k < 8 else [0.3 + d] * 3})
+        assert claims.c1_breadth(X, [0, 1, 2]).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +79,8 @@ def test_a_seed_without_a_number_leaves_a_claim_open(monkeypatch):
 
 
 def test_c2_is_a_difference_of_leads(monkeypatch):
-    rates(
-        monkeypatch, {"base": lambda k, t: [0.2] * 3, "grpo": lambda k, t: np.array([0.5, 0.51, 0.49]) - (t < 20) * 0.2}
-    )
+    grpo = {True: [0.5, 0.51, 0.49], False: [0.3, 0.3, 0.3]}
+    rates(monkeypatch, {"base": lambda k, t: [0.2] * 3, "grpo": lambda k, t: grpo[t == 20]})
     c = claims.c2_depth(X, [0, 1, 2])
     assert c.estimate == pytest.approx(0.2) and c.verdict == "supported"
 
@@ -90,7 +93,11 @@ def test_c7_and_its_parity(monkeypatch):
     )
     assert claims.c7_budgetmix(X, [0, 1, 2]).estimate == pytest.approx(0.04)
     c = claims.c7_parity(X, [0, 1, 2])
-    assert c.verdict == "supported" and c.low == c.high == pytest.approx(0)
+    assert c.low == c.high == pytest.approx(0) and c.verdict == "inconclusive"  # seeds that agree decide nothing
+    rates(monkeypatch, full | {"budgetmix": lambda k, t: [0.51, 0.6, 0.56]})
+    c = claims.c7_parity(X, [0, 1, 2])
+    half = 2.919986 * 0.0057735 / 3**0.5  # 95 % t quantile of 2 degrees of freedom, sd of (0.01, 0, 0.01)
+    assert (c.verdict, c.high - c.estimate) == ("supported", pytest.approx(half, abs=1e-6))
     rates(monkeypatch, full | {"budgetmix": lambda k, t: [0.4, 0.5, 0.44]})
     assert claims.c7_parity(X, [0, 1, 2]).verdict == "opposite"
     rates(monkeypatch, full | {"budgetmix": lambda k, t: [0.5, 0.7, 0.45]})

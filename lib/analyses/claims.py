@@ -4,7 +4,8 @@ Each claim's rule was written before any result of that claim was looked at. For
 is the unit (a paired t interval over seeds, same base policy and order of tasks), there is one primary end point, and
     supported     the interval lies on the claim's side of the boundary
     opposite      it lies on the other side
-    inconclusive  neither; `detectable` says how large an effect would have had to be
+    inconclusive  neither, or all seeds agree to the last digit, which is no interval; `detectable` says how large an
+                  effect would have had to be
 A claim that must hold at several points (C1: at every K) is supported only if the interval at each of them is on its
 side, which needs no correction; it is opposite if, after Holm's correction, one of them is on the other side.
 """
@@ -22,7 +23,7 @@ from lib.analyses import likelihood as nll
 from lib.analyses import step_quality as quality
 from lib.analyses.dynamics import change
 from lib.analyses.stages import error_states, likelihood, matched_states, training_dynamics
-from lib.analyses.verdicts import Claim, below, row, weakest
+from lib.analyses.verdicts import Claim, below, row, verdict, weakest, within
 from lib.config import Experiment
 from lib.curves import per_seed
 from lib.envs.base import Env, env_class
@@ -114,10 +115,10 @@ def c5_dynamics(x: Experiment, seeds: Sequence[int]) -> Claim:
     curves = training_dynamics(x, seeds, ["grpo"])
     multi, single = (np.array([change(curves, "grpo", s, m) for s in seeds]) for m in ("r_multi", "r_single"))
     outcome = below(seed_interval(single), FLAT)
-    if outcome == "supported" and seed_interval(multi).low <= 0:
-        outcome = "inconclusive"
-    elif outcome != "supported":
-        outcome = "opposite" if seed_interval(single).low > 0 else "inconclusive"
+    if outcome == "supported":
+        outcome = outcome if verdict(seed_interval(multi)) == "supported" else "inconclusive"
+    else:
+        outcome = "opposite" if verdict(seed_interval(single)) == "supported" else "inconclusive"
     rule = (
         f"change of R_single over training < {FLAT} while R_multi rises ({multi.mean():+.3f}); opposite: R_single rises"
     )
@@ -171,9 +172,7 @@ def c7_parity(x: Experiment, seeds: Sequence[int]) -> Claim:
     Opposite: the interval lies wholly outside the margin."""
     d = per_seed(x, "budgetmix", seeds, 1, x.t_max) - per_seed(x, "grpo", seeds, 1, x.t_max)
     i90 = seed_interval(d, level=0.90)
-    inside = -PARITY < i90.low and i90.high < PARITY  # what the two one-sided tests ask at 5 %
-    outside = i90.low > PARITY or i90.high < -PARITY
-    outcome = "supported" if inside else "opposite" if outside else "inconclusive"
+    outcome = within(i90, PARITY)  # what the two one-sided tests ask at 5 %
     rule = f"difference of BudgetMix and GRPO within ±{PARITY} at T = {x.t_max}: 90 % interval inside the margin"
     statement = "BudgetMix ties with full-budget RL at full budget"
     return row(

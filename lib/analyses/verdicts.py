@@ -36,7 +36,10 @@ class Claim:
 
 
 def verdict(interval: Interval, boundary: float = 0.0) -> str:
-    """Which side of the boundary the whole interval lies on; "supported" is above."""
+    """Which side of the boundary the whole interval lies on; "supported" is above. Seeds that agree to the last digit
+    say nothing of how much seeds vary: "inconclusive"."""
+    if interval.low == interval.high:
+        return "inconclusive"
     if interval.low > boundary:
         return "supported"
     return "opposite" if interval.high < boundary else "inconclusive"
@@ -47,11 +50,20 @@ def below(interval: Interval, boundary: float) -> str:
     return {"supported": "opposite", "opposite": "supported"}.get(outcome := verdict(interval, boundary), outcome)
 
 
+def within(interval: Interval, margin: float) -> str:
+    """`verdict` for a claim that something lies within ± margin; "opposite": wholly outside."""
+    if interval.low == interval.high:
+        return "inconclusive"
+    if -margin < interval.low and interval.high < margin:
+        return "supported"
+    return "opposite" if interval.low > margin or interval.high < -margin else "inconclusive"
+
+
 def weakest(leads: dict) -> tuple[Hashable, str]:
     """Of leads (seeds,) at several points: the point whose interval reaches lowest, and the verdict over all points."""
     intervals = {point: seed_interval(d) for point, d in leads.items()}
     worst = min(intervals, key=lambda point: intervals[point].low)
-    if intervals[worst].low > 0:
+    if all(verdict(i) == "supported" for i in intervals.values()):
         return worst, "supported"
     adjusted = dict(zip(leads, holm([_pvalue(d) for d in leads.values()]), strict=True))
     against = [point for point, d in leads.items() if adjusted[point] < 0.05 and d.mean() < 0]
@@ -81,5 +93,5 @@ def row(x: Experiment, claim: str, statement: str, values: np.ndarray, paper: st
 
 
 def _pvalue(d: np.ndarray) -> float:
-    """p-value of the paired t test; 0 where all seeds differ by the same amount, 1 where none differs."""
-    return paired_t_pvalue(d, np.zeros_like(d)) if np.ptp(d) > 1e-12 else float(not d.any())
+    """p-value of the paired t test; 1 where all seeds agree, which is no evidence (see `verdict`)."""
+    return paired_t_pvalue(d, np.zeros_like(d)) if np.ptp(d) > 1e-12 else 1.0
