@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from transformers import DynamicCache
 
+from lib.policies import attention
 from lib.policies.chat import ChatFormat
 from lib.policies.pretrained import choose_device, choose_dtype, load_model, model_folder
 from lib.policies.session import Session, sample
@@ -42,9 +43,10 @@ class HFPolicy:
             raise ValueError(f"temperature {self.temperature}: it must be > 0")
         if self.max_action_tokens < 1:
             raise ValueError(f"max_action_tokens {self.max_action_tokens}: it must be at least 1")
-        attention = self.model.config._attn_implementation
-        if attention != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
-            raise ValueError(f"attention implementation {attention!r}: load the model with attn_implementation='sdpa'")
+        kind = self.model.config._attn_implementation
+        if kind != "sdpa":  # others read the boolean mask of the cache in another way, or not at all
+            raise ValueError(f"attention implementation {kind!r}: load the model with attn_implementation='sdpa'")
+        attention.install()
         check_head(self.model)
         self.chat = ChatFormat(self.tokenizer, self.thinking)
 
