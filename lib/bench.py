@@ -219,7 +219,8 @@ def bench(quick: bool = False) -> list[dict[str, Any]]:
         rows += [*update_rows(*where, out / "update"), step_row(*where, out / "full", run, "full budget")]
         rows += [step_row(*where, out / "mix", replace(run, budget=BudgetMix()), "BudgetMix")]
     parts = [*bench_parts.sandbox_rows(repetitions, 2 if quick else 40), bench_parts.sql_row(repetitions, 200)]
-    parts += [bench_parts.analysis_row(repetitions), bench_parts.start_row(repetitions)]
+    parts += [bench_parts.attention_row(repetitions), bench_parts.analysis_row(repetitions)]
+    parts += [bench_parts.start_row(repetitions)]
     return rows + [row(*r) for r in parts]
 
 

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lib.config import ROOT
 from lib.envs.sql import Sql
 from lib.envs.sql_engine import build, run
 from lib.envs.sql_tasks import SqlConfig
 from lib.metrics.pass_kt import pass_kt
+from lib.policies.attention import grouped_sdpa
 
 
 def timed(call: Callable[[], Any], repetitions: int) -> float:
@@ -81,6 +84,22 @@ def arithmetic_rows(update: Callable[[], Any], repetitions: int) -> list[tuple]:
         ("update, of the matmul peak", speed, best / 1e9, "GFLOP/s", note + "1024 x 1024 matmul"),
         ("update, of what its shapes allow", speed, flops / alone / 1e9, "GFLOP/s", note + "its layers alone"),
     ]  # fmt: skip
+
+
+def attention_row(repetitions: int, rows: int = 32, tokens: int = 1024) -> tuple:
+    """Layers a second that attend from one new token a row, in the shape of Qwen2.5-0.5B and bfloat16."""
+    heads, groups, width = 14, 2, 64
+    query = torch.randn(rows, heads, 1, width, dtype=torch.bfloat16)
+    key, value = torch.randn(2, rows, groups, tokens, width, dtype=torch.bfloat16)
+    visible = torch.rand(rows, 1, 1, tokens) < 0.9
+    module = SimpleNamespace(num_key_value_groups=heads // groups, is_causal=True)
+    calls = [partial(f, module, query, key, value, visible) for f in (grouped_sdpa, sdpa_attention_forward)]
+    ours, other = (call()[0].float() for call in calls)
+    if not torch.allclose(ours, other, atol=0.01):
+        raise RuntimeError(f"attention differs by {(ours - other).abs().max():.1g}")
+    seconds = [timed(call, repetitions) for call in calls]
+    note = f"{rows} rows of {tokens} tokens, {heads} heads on {groups}; anchor: transformers' sdpa"
+    return ("attention of one new token", *(1 / s for s in seconds), "layers/s", note)
 
 
 def sandbox_rows(repetitions: int, programs: int) -> list[tuple]:
