@@ -16,6 +16,7 @@ ROWS = (
     "sandbox",
     "sandbox",
     "SQL",
+    "attention",
     "analysis",
     "start",
 )
